@@ -136,7 +136,7 @@ def predicted(figure: Figure, values: Mapping[str, Any]) -> float:
         machine, _ = machine_of(figure)
         kind, workers, size, operations = figure.loader
         threads = decoding_threads(kind, workers * (machine.gpus or 1), machine.cores, values)
-        return threads * thread_rate(kind, size, operations, values)
+        return threads * thread_rate(kind, size**2, operations, values)
     predictor, prediction = _prediction(figure, values)
     seconds = prediction.estimate.wall.seconds if figure.whole else prediction.steps_seconds
     images = predictor.plan.total_steps * predictor.plan.batch_size

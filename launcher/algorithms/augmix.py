@@ -92,7 +92,7 @@ class AugMix(Algorithm[AugMixConfig]):
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
-        weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, size=size[1])
+        weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, size=min(size))
         fixed = self.context.fixed_shapes(batch.inputs.device)
         arrays = [array for choice in rounds for array in choice.arrays(list(_SET), *size, fixed=fixed)]
         return Transform(

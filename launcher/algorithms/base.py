@@ -57,7 +57,7 @@ class Teacher:
     """A trained network in evaluation mode; `size` and `mean`, `std` are those of its training images."""
 
     network: nn.Module
-    size: int
+    size: Size
     mean: Sequence[float]
     std: Sequence[float]
 

@@ -71,8 +71,8 @@ class Distillation(Algorithm[DistillationConfig]):
         """Return the teacher's outputs for normalized images [B, 3, H, W]."""
         teacher, dataset = self.context.teacher, self.context.plan.config.dataset
         assert teacher is not None
-        if images.shape[2:] != (teacher.size, teacher.size):
-            images = interpolate(images, (teacher.size, teacher.size))
+        if images.shape[2:] != teacher.size:
+            images = interpolate(images, teacher.size)
         if (list(teacher.mean), list(teacher.std)) != dataset.normalization:
             own = zip(*dataset.normalization, teacher.mean, teacher.std, strict=True)
             shift, scale = zip(*(((m - mean) / std, s / std) for m, s, mean, std in own), strict=True)

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.declaration import AlgorithmConfig, RunPlan
-from launcher.config.fields import STRICT, Count, Positive, Probability
+from launcher.config.fields import STRICT, Count, Positive, Probability, edges, in_ratio
 from launcher.data.batch import Batch
 from launcher.errors import Problem
 from launcher.later import F, torch
@@ -41,7 +41,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
     where: Literal["device", "loader"]
 
     def size(self, plan: RunPlan, step: int) -> int:
-        """Return the size in pixels at a step, rounded to `size_multiple`; fixed per epoch with `granularity: epoch`.
+        """Return the shorter edge at a step, rounded to `size_multiple`; fixed per epoch with `granularity: epoch`.
 
         `interpolation: nearest` gives the sizes of the published code, a pixel smaller at two of the multiples.
         """
@@ -76,7 +76,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
         return self.size(plan, step) if self.where == "loader" else None
 
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
-        return (self.size(plan, step),) * 2
+        return in_ratio(self.size(plan, step), plan.full_size)
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
@@ -88,8 +88,9 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         sizes = [size for size, _ in self.stages or ()]
-        if sizes and (sizes != sorted(sizes) or sizes[-1] != plan.config.image.train_size):
-            message = f"sizes must rise to image.train_size={plan.config.image.train_size}"
+        last = min(edges(plan.config.image.train_size))
+        if sizes and (sizes != sorted(sizes) or sizes[-1] != last):
+            message = f"sizes must rise to {last}, the shorter edge of image.train_size"
             yield Problem(message, "stages", self.stages)
         if sizes and not math.isclose(total := sum(share for _, share in self.stages or ()), 1, abs_tol=1e-3):
             yield Problem(f"fractions of the compute must sum to 1, not {total:g}", "stages", self.stages)

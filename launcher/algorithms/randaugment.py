@@ -200,12 +200,12 @@ class RandAugment(Algorithm[RandAugmentConfig]):
         names, arrays = list(SETS[values.operations]), []
         draws = 2 * values.depth * ("cutout" in names)
         centres = randomness.uniforms(seed, "randaugment cutout", epoch, indices, draws)
-        for number, choice in enumerate(choose(values, indices, seed=seed, epoch=epoch, size=size[1])):
+        for number, choice in enumerate(choose(values, indices, seed=seed, epoch=epoch, size=min(size))):
             arrays += choice.arrays(names, *size, fixed=fixed)
             if "cutout" in names:
                 halves = np.where(choice.operations == names.index("cutout"), choice.magnitudes, 0).astype(np.int64)
                 centre = centres[:, 2 * number : 2 * number + 2]
-                arrays.append(square_boxes(centre, 2 * halves[:, None], size[1], size[1]))
+                arrays.append(square_boxes(centre, 2 * halves[:, None], *size))
         return arrays
 
     def _augment(self, images: Tensor, arrays: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from launcher.cli.auto import choices_on_gpus
 from launcher.config import recipes
 from launcher.config.compose import compose, dataset_at
+from launcher.config.fields import size_text
 from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
@@ -112,7 +113,7 @@ def _without_quality(recipe: str, own: Sequence[str], words: Sequence[str]) -> C
     """Return a candidate of one epoch up to as many as `recipe=auto` trains."""
     config = compose([f"recipe={recipe}", *own, *words]).config
     weights = " from pretrained weights" if config.model.weights else ""
-    label = f"{recipe}{weights}, {config.scaled_size(config.image.train_size)} px"
+    label = f"{recipe}{weights}, {size_text(config.task.full_size(config))} px"
     rest = tuple(word for word in own if not word.startswith("epochs=") and word not in words)
     lengths = [Length(epochs, None) for epochs in sorted({1, config.epochs})]
     return Candidate(recipe, lengths, rest, label)

@@ -14,6 +14,7 @@ import numpy as np
 
 from launcher.compute import randomness
 from launcher.config.compose import compose
+from launcher.config.fields import size_text
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
@@ -135,7 +136,7 @@ def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> st
     same = {name: all(np.array_equal(one.versions[name], one.versions[LOADED]) for one in images) for name in names}
     seen = [name for name in names if name in (LOADED, ALL) or not same[name]]
     without = [name for name in names if name not in seen]
-    size = f"images of {plan.view(step)} px, loaded at {plan.loaded_view(step)} px"
+    size = f"images of {size_text(plan.size(step))} px, loaded at {size_text(plan.loaded_size(step))} px"
     hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
     if without:
         hint += f". Not visible at this step: {', '.join(without)}"

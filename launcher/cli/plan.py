@@ -9,6 +9,7 @@ from rich.table import Table
 
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
+from launcher.config.fields import size_value
 from launcher.config.recipes import Published, find, load
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, print_json, progress_bars, table, verbatim
@@ -120,7 +121,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "warmup_steps": plan.warmup_steps,
         "schedule": config.schedule.name,
         "eval_resize": plan.config.scaled_size(config.image.eval_resize),
-        "eval_size": plan.evaluation_view,
+        "eval_size": size_value(plan.evaluation_size),
         "timetable": _timetable(plan),
         "stages": _stages(plan),
         "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},

@@ -28,7 +28,7 @@ POINTS = (
 )
 # The task's own step among the changes of a batch.
 PREPARE = "<prepare>"
-# What the view of an input counts: height and width in pixels, or the length of a sequence.
+# Of an input: height and width in pixels, or the length of a sequence. Its view is the shorter edge, or the length.
 Size = tuple[int, ...]
 
 
@@ -41,6 +41,8 @@ class RunPlan(Protocol):
     def steps_per_epoch(self) -> int: ...
     @property
     def total_steps(self) -> int: ...
+    @property
+    def full_size(self) -> Size: ...
     @property
     def full_view(self) -> int: ...
     @property

@@ -1,6 +1,7 @@
 """Types of values with their own syntax: durations, targets, folder names and paths."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,29 @@ _PAIR, _RISING = Field(min_length=2, max_length=2), AfterValidator(_rising)
 ProbabilityRange = Annotated[list[Probability], _PAIR, _RISING]
 FractionRange = Annotated[list[Fraction], _PAIR, _RISING]
 PositiveRange = Annotated[list[Positive], _PAIR, _RISING]
+# Of an image: the edge of a square, or [height, width].
+Edges = Count | Annotated[list[Count], _PAIR]
+
+
+def edges(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a size of images."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def in_ratio(view: int, size: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the size whose shorter edge is `view`, in the ratio of another size."""
+    return tuple(round(view * edge / min(size)) for edge in size)
+
+
+def size_value(size: Sequence[int]) -> int | list[int]:
+    """Return a size as a key has it: the edge of a square, or height and width."""
+    return size[0] if len(set(size)) == 1 else [*size]
+
+
+def size_text(size: Sequence[int]) -> str:
+    """Return a size in words: `224`, or `128 x 384` of height and width."""
+    return " x ".join(f"{edge:,}" for edge in (size if len(set(size)) > 1 else size[:1]))
 
 
 def _positive(values: list[float]) -> list[float]:

@@ -20,7 +20,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
         **{"dataloader.write_missing": False},
     },
-    2: {"logger.prometheus": False},
+    2: {"logger.prometheus": False, "image.fit": "crop"},
 }
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.

@@ -22,6 +22,7 @@ from launcher.config.fields import (
     AnyPath,
     Count,
     Duration,
+    Edges,
     FolderName,
     HostPort,
     NotNegative,
@@ -54,16 +55,18 @@ GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "ta
 class Image:
     """Crops and resizes, in pixels for images of size `reference`; scaled to the data set's own `native_size`.
 
-    `flip` is the probability of a horizontal flip, drawn in each epoch, or `alternating`: an image is flipped in
-    its first epoch with probability 0.5, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
+    Crops have the ratio of their size, which `ratio` changes; with `fit` pad or stretch the ratio of the image.
+    `flip` is the probability of a horizontal flip in each epoch, or `alternating`: with probability 0.5 in the first
+    epoch of an image, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
     With an `eval_resize` that is not whole, the centre is cut before it is resized, as FFCV does. `eval_views`, whose
     outputs are averaged, are cut from the centred square of `eval_resize`, or are moved: `tasks.images` has them.
     """
 
     reference: Count
-    train_size: Count
+    fit: Literal["crop", "pad", "stretch"]
+    train_size: Edges
     eval_resize: Count | Positive
-    eval_size: Count
+    eval_size: Edges
     scale: ProbabilityRange
     ratio: PositiveRange
     flip: Probability | Literal["alternating"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import Declaration
-from launcher.config.fields import STRICT, target_parts
+from launcher.config.declaration import Declaration, Size
+from launcher.config.fields import STRICT, size_text, target_parts
 from launcher.config.goals import Goal, Metric, Patience
 from launcher.config.options import Options
 from launcher.config.similar import nearest
@@ -34,7 +34,7 @@ class TaskConfig(Complete, Declaration, ABC):
     weighs_classes: its loss has `loss.class_weights`.
     needs: the parts of a record that it is made for: image and label, image and mask, or tokens.
     axes: the last dimensions of an input that its view counts: 2 of an image, 1 of a sequence. unit, view_title: of a
-    view. view_keys: those of `full_view` and `evaluation_view`, for errors.
+    view. view_keys: those of `full_size` and `evaluation_size`, for errors.
     labelled: what the label of an image is: one class, several, numbers, or a class of each of its pixels.
     predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
@@ -57,21 +57,21 @@ class TaskConfig(Complete, Declaration, ABC):
     name: str
 
     @abstractmethod
-    def full_view(self, config: RunConfig) -> int:
-        """Return the view of a run that no algorithm changes: the edge of a square in pixels, or the length."""
+    def full_size(self, config: RunConfig) -> Size:
+        """Return the size of samples that no algorithm changes: height and width in pixels, or the length."""
 
     @abstractmethod
-    def evaluation_view(self, config: RunConfig) -> int:
-        """Return the view of the samples of an evaluation, as the network gets them."""
+    def evaluation_size(self, config: RunConfig) -> Size:
+        """Return the size of the samples of an evaluation, as the network gets them."""
 
-    def loaded_evaluation_view(self, config: RunConfig) -> int:
-        """Return the view of the samples of an evaluation as loaded."""
-        return self.evaluation_view(config)
+    def loaded_evaluation_size(self, config: RunConfig) -> Size:
+        """Return the size of the samples of an evaluation as loaded."""
+        return self.evaluation_size(config)
 
     def check_views(self, config: RunConfig) -> None:
         """Raise UserError if `image.eval_views` of the task are all equal."""
-        size, loaded, views = self.evaluation_view(config), self.loaded_evaluation_view(config), config.image.eval_views
-        if views != "centre" and size >= loaded:
+        size, loaded = min(self.evaluation_size(config)), min(self.loaded_evaluation_size(config))
+        if (views := config.image.eval_views) != "centre" and size >= loaded:
             larger = "" if self.axes == 1 or self.labelled == "pixels" else ", or a larger image.eval_resize"
             message = f"cuts {size} {self.unit} out of {loaded}, so all views are equal; set centre{larger}"
             raise UserError(Problem(message, "image.eval_views", views))
@@ -132,7 +132,7 @@ class TaskConfig(Complete, Declaration, ABC):
 
     def sizes(self, config: RunConfig) -> str:
         """Return the sizes of the samples of an evaluation, in text."""
-        return f"{self.evaluation_view(config):,} {self.unit}"
+        return f"{size_text(self.evaluation_size(config))} {self.unit}"
 
     def speed(self, samples: float) -> float:
         """Return samples a second as what is counted in a second."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from launcher.config.schema import RunConfig
+from launcher.config.fields import edges, in_ratio, size_value
+from launcher.config.schema import Dataset, RunConfig
 from launcher.data.batch import Loaded, Moment
-from launcher.data.crops import Box, Crops, Resize, centre_cut, cut, resize_by_torch, resize_of
+from launcher.data.crops import Box, Crops, Fill, Resize, centre_cut, cut, resize_by_torch, resize_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.index import Piece
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
@@ -125,10 +126,10 @@ class Pixels(Decoder):
         """Return what resizes pixels of the type."""
         return resize_of(self.decoder) if self.pixel_type.is_rgb else resize_by_torch
 
-    def part(self, data: bytes, box_of: BoxOf, size: int | None = None) -> tuple[np.ndarray, Box]:
+    def part(self, data: bytes, box_of: BoxOf, size: tuple[int, ...] | None = None) -> tuple[np.ndarray, Box]:
         """Decode at least a box of an image, given its height and width; return the pixels and the box in them.
 
-        `size` allows a smaller scale at which the box still has this many pixels. Raises UnreadableImage.
+        `size` allows a smaller scale at which the box still has these pixels. Raises UnreadableImage.
         """
         with suppress(ValueError):
             if self.pixel_type.is_rgb and (frame := plain_frame(data, upright=self.upright)):
@@ -148,6 +149,7 @@ class RandomCrops(Pixels):
         pixel_type = PixelType.of(config.dataset)
         super().__init__(pixel_type, upright=upright, decoder=loader.decoder)
         self.image, self.seed = config.image, config.seed
+        self.size, self.fill = config.task.full_size(config), fill_of(config.dataset, config.image.fit)
         self.scaled, self.change_image = loader.dct_scaling, change_image
         self.resize = self.resize_of_type()
 
@@ -163,13 +165,16 @@ class RandomCrops(Pixels):
         return pixels, record["label"]
 
     def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:
-        """Decode, cut and resize a box of an image: [view, view, C]; raises UnreadableImage."""
-        pixels, box = self.part(data, box_of, view if scaled else None)
-        return cut(pixels, box, view, self.image.interpolation, self.resize)
+        """Decode, cut and resize a box of an image to the size of a view; raises UnreadableImage."""
+        size = in_ratio(view, self.size)
+        pixels, box = self.part(data, box_of, size if scaled else None)
+        return cut(pixels, box, size, self.image.interpolation, self.resize, self.fill)
 
 
 class CentreCrops(Pixels):
-    """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`.
+    """Centre crops of the resized images, or whole ones, equal in all epochs.
+
+    values: those of a model card's `input`.
 
     decoder: of plain JPEGs; `pillow` also resizes.
     """
@@ -177,24 +182,28 @@ class CentreCrops(Pixels):
     def __init__(self, values: Mapping[str, Any], decoder: str = "auto"):
         super().__init__(pixel_type_of(values), upright=values["exif_orientation"], decoder=decoder)
         self.short, self.interpolation = values["resize"], values["interpolation"]
+        self.size, self.fill = edges(values["size"]), values.get("fill")
         self.resize = self.resize_of_type()
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, Any]:
-        pixels = self.whole(record["image"])
-        return centre_cut(pixels, self.short, view, self.interpolation, self.resize), record["label"]
+        return self.prepared(self.whole(record["image"]), view), record["label"]
+
+    def prepared(self, pixels: np.ndarray, view: int) -> np.ndarray:
+        """Return decoded pixels [H, W, C] at the size of a view."""
+        return centre_cut(pixels, self.short, in_ratio(view, self.size), self.interpolation, self.resize, self.fill)
 
 
 class ReadableImages(Records):
     """Images of which an unreadable one is black and its label is UNREADABLE."""
 
-    decoder: Pixels
+    decoder: CentreCrops
 
     def sample(self, index: int, view: int, draws: Any) -> Sample:
         try:
             return super().sample(index, view, draws)
         except UserError:
-            of_type = self.decoder.pixel_type
-            return np.zeros((view, view, of_type.channels), of_type.loaded), np.int64(UNREADABLE), index
+            of_type, size = self.decoder.pixel_type, in_ratio(view, self.decoder.size)
+            return np.zeros((*size, of_type.channels), of_type.loaded), np.int64(UNREADABLE), index
 
 
 def pixel_type_of(values: Mapping[str, Any]) -> PixelType:
@@ -202,12 +211,20 @@ def pixel_type_of(values: Mapping[str, Any]) -> PixelType:
     return PixelType(values.get("channels", 3), values.get("dtype", "uint8"))
 
 
+def fill_of(dataset: Dataset, fit: str) -> Fill:
+    """Return the mean colour of loaded images, which is around those that `pad` keeps whole; None without it."""
+    colour = [mean * dataset.largest for mean in dataset.normalization[0]] if fit == "pad" else None
+    return [round(value) for value in colour] if colour and dataset.dtype != "float32" else colour
+
+
 def evaluation_input(config: RunConfig) -> dict[str, Any]:
     """Return how a run's evaluation prepares images, as the `input` of a model card."""
     image, dataset = config.image, config.dataset
     return {
-        "resize": config.scaled_size(image.eval_resize),
-        "size": config.task.loaded_evaluation_view(config),
+        "fit": image.fit,
+        "resize": config.scaled_size(image.eval_resize) if image.fit == "crop" else None,
+        "size": size_value(config.task.loaded_evaluation_size(config)),
+        "fill": fill_of(dataset, image.fit),
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
         "channels": dataset.channels,

@@ -6,7 +6,7 @@ which uses its fast transform. The reader of FFCV files uses the fast one too wh
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image
 
+from launcher.config.fields import edges
 from launcher.config.schema import RunConfig
 from launcher.data.crops import Box
 from launcher.data.decode import MOST_PIXELS
@@ -111,10 +112,10 @@ def _is_turned(data: bytes, frame: Frame) -> bool:
         return True
 
 
-def fewest_eighths(height: int, width: int, size: int) -> int:
-    """Return 1, 2, 4 or 8: the smallest scale in eighths at which a box is at least `size` pixels high and wide."""
-    eighths = 1
-    while eighths < 8 and min(height, width) * eighths < 8 * size:
+def fewest_eighths(height: int, width: int, size: int | Sequence[int]) -> int:
+    """Return 1, 2, 4 or 8: the smallest scale in eighths at which a box has at least the pixels of `size`."""
+    eighths, (rows, columns) = 1, edges(size)
+    while eighths < 8 and (height * eighths < 8 * rows or width * eighths < 8 * columns):
         eighths *= 2
     return eighths
 

@@ -120,7 +120,7 @@ def build_evaluation(plan: Plan, images: Images | Reader, ranks: Ranks) -> Evalu
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
-    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.loaded_evaluation_view)
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, min(plan.loaded_evaluation_size))
 
 
 def _shard(plan: Plan, ranks: Ranks) -> Shard:

@@ -1,7 +1,7 @@
 """Check a run's model before the start, on the meta device: its algorithms, views and batch norm."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import build
+from launcher.config.declaration import Size
+from launcher.config.fields import in_ratio, size_text, size_value
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
@@ -65,30 +67,29 @@ def _sizes(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:
     """Yield a problem for the first size that the network refuses in training, evaluation and an algorithm's pass."""
     config, unit = plan.config, plan.config.task.unit
     equal = plan.of_equal_view(range(plan.total_steps))
-    steps = {plan.view(numbers[0]): numbers[0] for numbers in equal}
-    evaluated, (train_key, evaluation_key) = plan.evaluation_view, config.task.view_keys
-    of_config = [(view, train_key, f"step {step} trains at") for view, step in steps.items()]
+    steps = {plan.size(numbers[0]): numbers[0] for numbers in equal}
+    evaluated, (train_key, evaluation_key) = plan.evaluation_size, config.task.view_keys
+    of_config = [(size, train_key, f"step {step} trains at") for size, step in steps.items()]
     of_config.append((evaluated, evaluation_key, "evaluation runs at"))
-    passes = [(view, key, attrgetter(key)(config), use) for view, key, use in of_config]
-    passes += [(view, key, value, f"step {step} selects samples at") for view, key, value, step in other_views(plan)]
+    passes = [(size, key, attrgetter(key)(config), use) for size, key, use in of_config]
+    for view, key, value, step in other_views(plan):
+        passes.append((in_ratio(view, plan.full_size), key, value, f"step {step} selects samples at"))
     refused: set[str] = set()
-    # note: training and evaluation often have the same view
+    # note: training and evaluation often have the same size
     refusal = cache(partial(_refusal, network, task))
     for size, key, value, use in passes:
         if key in refused or (reason := refusal(size)) is None:
             continue
         refused.add(key)
-        # note: the larger of two equally near sizes first
-        near = (size + sign * distance for distance in range(1, _SEARCHED + 1) for sign in (1, -1))
-        fitting = next((other for other in near if other > 0 and refusal(other) is None), None)
-        nearest = (
-            f"the nearest size that fits is {fitting} {unit}" if fitting else f"no size within {_SEARCHED} {unit} fits"
-        )
+        nearest = f"no size within {_SEARCHED} {unit} fits"
+        if fitting := _fitting(refusal, size):
+            nearest = f"the nearest size that fits is {_typed(fitting)} {unit}"
         remedy = _remedy(network, {*steps, evaluated}, size)
         if len(steps) > 1:
             remedy += f"; {' '.join(_changing_size(plan))} keeps one size"
         yield Problem(
-            f"{use} {size} {unit}, which {config.model.architecture} does not accept ({reason}); {nearest}{remedy}",
+            f"{use} {size_text(size)} {unit}, which {config.model.architecture} does not accept ({reason}); "
+            f"{nearest}{remedy}",
             key,
             value,
         )
@@ -98,10 +99,11 @@ def _batch_norm(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]
     """Yield a problem if a batch norm of the network in training gets a single value per channel."""
     if plan.rank_batch > plan.accumulation:
         return
-    view = min(plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps)))
+    # note: views never shrink
+    size = plan.size(0)
     try:
         with torch.no_grad():
-            network(_inputs(task, 1, view))
+            network(_inputs(task, 1, size))
     except Exception as error:
         if "more than 1 value" not in str(error):
             return  # note: the size is refused in evaluation too
@@ -109,7 +111,8 @@ def _batch_norm(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]
         few = next((n for n in range(2, images + 1) if images % n == 0), 2 * plan.world_size)
         key = "batch_size" if images == 1 else "device_batch_size"
         yield Problem(
-            f"batch norm needs more than one sample per pass at {view} {plan.config.task.unit}; set {few} or more",
+            f"batch norm needs more than one sample per pass at {size_text(size)} {plan.config.task.unit}; "
+            f"set {few} or more",
             key,
             getattr(plan.config, key),
         )
@@ -117,35 +120,52 @@ def _batch_norm(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]
 
 def _changing_size(plan: Plan) -> list[str]:
     """Return the words that turn off the algorithms that change the view during the run."""
-    size, last = (plan.full_view,) * plan.config.task.axes, plan.total_steps - 1
+    size, last = plan.full_size, plan.total_steps - 1
     active = plan.config.algorithms.items()
     return [f"algorithms.{n}=off" for n, v in active if v.size_after(plan, 0, size) != v.size_after(plan, last, size)]
 
 
-def _remedy(network: nn.Module, sizes: set[int], size: int) -> str:
+def _fitting(refusal: Callable[[Size], str | None], size: Size) -> Size | None:
+    """Return the nearest size that the network accepts: its edges are those of the nearest squares."""
+
+    def edge_near(edge: int) -> int | None:
+        # note: the larger of two equally near ones first
+        near = (edge + sign * distance for distance in range(_SEARCHED + 1) for sign in (1, -1))
+        return next((one for one in near if one > 0 and refusal((one,) * len(size)) is None), None)
+
+    near = tuple(one for one in map(cache(edge_near), size) if one)
+    return near if len(near) == len(size) and refusal(near) is None else None
+
+
+def _typed(size: Size) -> str:
+    """Return a size as a key takes it."""
+    return str(size_value(size)).replace(" ", "")
+
+
+def _remedy(network: nn.Module, sizes: set[Size], size: Size) -> str:
     """Return the remedy that the network's constructor offers, if any."""
     if len(sizes) > 1 and any(getattr(module, "dynamic_img_size", None) is False for module in network.modules()):
         return "; model.arguments.dynamic_img_size=true accepts several sizes"
     return (
-        f"; model.img_size={size} builds the model for it"
+        f"; model.img_size={_typed(size)} builds the model for it"
         if "img_size" in inspect.signature(type(network)).parameters
         else ""
     )
 
 
-def _refusal(network: nn.Module, task: Task, view: int) -> str | None:
-    """Return the network's error for two samples of a view; None if it computes outputs of the task."""
+def _refusal(network: nn.Module, task: Task, size: Size) -> str | None:
+    """Return the network's error for two samples of a size; None if it computes outputs of the task."""
     try:
         with torch.no_grad():
-            outputs = network(_inputs(task, 2, view))
+            outputs = network(_inputs(task, 2, size))
     except Exception as error:
         return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-    if not isinstance(outputs, Tensor) or outputs.shape != task.output_shape(2, view):
+    if not isinstance(outputs, Tensor) or outputs.shape != task.output_shape(2, size):
         return "its output has not the shape of logits"
     return None
 
 
-def _inputs(task: Task, count: int, view: int) -> Tensor:
-    """Return prepared inputs of a view on the meta device."""
-    inputs, _ = task.blank(count, view, torch.device("meta"))
+def _inputs(task: Task, count: int, size: Size) -> Tensor:
+    """Return prepared inputs of a size on the meta device."""
+    inputs, _ = task.blank(count, size, torch.device("meta"))
     return task.prepare(outside_steps(inputs)).inputs

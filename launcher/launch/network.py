@@ -97,10 +97,10 @@ def check_network(plan: Plan, origins: Mapping[str, str], report: Report) -> Non
         **{key: values[key] for key in ("model", "algorithms", "loss", "code_sha256")},
         "outputs": config.task.outputs(config.dataset),
         "channels": config.dataset.channels,
-        "sizes": [plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
+        "sizes": [plan.size(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "other_sizes": [view for view, *_ in other_views(plan)],
         "one_image": plan.rank_batch == plan.accumulation,
-        "evaluation": plan.evaluation_view,
+        "evaluation": plan.evaluation_size,
         "libraries": [version(name) for name in ("torch", "torchvision", "timm")],
         "source": source_digest(Path(__file__).parents[1], _SOURCES),
     }

@@ -109,14 +109,14 @@ class _Run:
 
         Only these images and those mixed with them are loaded.
         """
-        size = self._plan.loaded_view(moment.step)
-        mixed = [order for order in self._orders(moment, len(whole), (size, size)) if order is not None]
+        view, size = self._plan.loaded_view(moment.step), self._plan.loaded_size(moment.step)
+        mixed = [order for order in self._orders(moment, len(whole), size) if order is not None]
         with_others = {place: {place, *(int(order[place]) for order in mixed)} for place in places}
         places = [place for place in places if all(self._is_readable(whole[one]) for one in with_others[place])]
         loaded = np.array(sorted(set().union(*(with_others[place] for place in places))), np.int64)
         if not len(loaded):
             return
-        request = Request(moment, whole[loaded], size)
+        request = Request(moment, whole[loaded], view)
         images, labels, indices = next(iter(self._reader.batches([request])))
         batch = Batch(images, self._task.targets(labels), indices, moment)
         choices = {LOADED: [], **{name: [name] for name in self._names}, ALL: self._names}

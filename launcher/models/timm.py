@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config import code
 from launcher.config.choices import ModelConfig, Setting
-from launcher.config.fields import STRICT, Count, Probability
+from launcher.config.fields import STRICT, Edges, Probability
 from launcher.config.similar import ALMOST_EQUAL, nearest
 from launcher.errors import Problem, UserError, one_line
 from launcher.later import nn
@@ -88,7 +88,7 @@ class TimmModel(ModelConfig):
     architecture: Annotated[str, AfterValidator(_known)]
     drop_rate: Probability | None
     drop_path_rate: Probability | None
-    img_size: Count | None
+    img_size: Edges | None
     global_pool: str | None
     arguments: dict[str, Setting]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from launcher.compute.accelerator import Kind
 from launcher.config.choices import LIBRARIES
 from launcher.config.declaration import Declaration
-from launcher.config.fields import is_on, parse_duration
+from launcher.config.fields import edges, is_on, parse_duration
 from launcher.config.keys import kinds
-from launcher.config.layers import leaves
+from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.options import code_of, names
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import LOSSES
@@ -36,6 +36,7 @@ def check(plan: Plan, origins: Mapping[str, str], device: Kind = "cuda") -> None
         _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
+    problems += _unused_resize(plan, origins)
     problems += _on_a_cpu(plan) if device == "cpu" else ()
     problems += _on_mps(plan) if device == "mps" else ()
     problems += _without_graphs(plan) if device != "cuda" else ()
@@ -95,10 +96,18 @@ def _folds(plan: Plan) -> Iterator[Problem]:
 
 def _evaluation_crop(plan: Plan) -> Iterator[Problem]:
     image = plan.config.image
-    size, resize = (plan.config.scaled_size(one) for one in (image.eval_size, image.eval_resize))
-    if size > resize:
+    least = min(edges(image.eval_size))
+    size, resize = (plan.config.scaled_size(one) for one in (least, image.eval_resize))
+    if size > resize and image.fit == "crop":
         message = f"larger than the images that it crops, whose shorter edge is resized to {resize:g} px; set "
-        yield Problem(f"{message}image.eval_resize={image.eval_size} or more", "image.eval_size", image.eval_size)
+        yield Problem(f"{message}image.eval_resize={least} or more", "image.eval_size", image.eval_size)
+
+
+def _unused_resize(plan: Plan, origins: Mapping[str, str]) -> Iterator[Problem]:
+    image, key = plan.config.image, "image.eval_resize"
+    if image.fit != "crop" and image.eval_views in ("centre", "shifts") and origins.get(key) == COMMAND_LINE:
+        message = f"image.fit={image.fit} evaluates whole images at image.eval_size; remove it, or set image.fit=crop"
+        yield Problem(message, key, image.eval_resize)
 
 
 def _task(plan: Plan) -> Iterator[Problem]:

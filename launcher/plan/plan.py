@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.choices import Clock
 from launcher.config.declaration import AlgorithmConfig, Size
-from launcher.config.fields import in_steps
+from launcher.config.fields import in_ratio, in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
@@ -168,7 +168,7 @@ class Plan:
 
     def per_step(self, view: int) -> int:
         """Return what a sample of a view has: its pixels, or tokens."""
-        return int(view**self._axes)
+        return math.prod(in_ratio(view, self.full_size))
 
     def of_equal_view(self, steps: range) -> Iterator[range]:
         """Split steps into ranges of one view each, in order; views never shrink during a run."""
@@ -186,27 +186,36 @@ class Plan:
         return self.peak_lr * self.lr_multiplier(step)
 
     @cached_property
-    def full_view(self) -> int:
-        return self.config.task.full_view(self.config)
-
-    @cached_property
-    def evaluation_view(self) -> int:
-        return self.config.task.evaluation_view(self.config)
+    def full_size(self) -> Size:
+        return self.config.task.full_size(self.config)
 
     @property
-    def loaded_evaluation_view(self) -> int:
-        return self.config.task.loaded_evaluation_view(self.config)
-
-    def view(self, step: int) -> int:
-        """Return the view of a step; for different height and width, that of a square of equal area."""
-        size: Size = (self.loaded_view(step),) * self._axes
-        for values in self._resizing:
-            size = values.size_after(self, step, size)
-        return round(math.pow(math.prod(size), 1 / self._axes))
+    def full_view(self) -> int:
+        return min(self.full_size)
 
     @cached_property
-    def _axes(self) -> int:
-        return self.config.task.axes
+    def evaluation_size(self) -> Size:
+        return self.config.task.evaluation_size(self.config)
+
+    @property
+    def loaded_evaluation_size(self) -> Size:
+        return self.config.task.loaded_evaluation_size(self.config)
+
+    def size(self, step: int) -> Size:
+        """Return the size of the inputs of a step."""
+        size = self.loaded_size(step)
+        for values in self._resizing:
+            size = values.size_after(self, step, size)
+        return size
+
+    def view(self, step: int) -> int:
+        """Return the view of a step: the shorter edge at an equal area in the ratio of `full_size`."""
+        area = math.prod(self.size(step)) * min(self.full_size) / max(self.full_size)
+        return round(math.pow(area, 1 / self.config.task.axes))
+
+    def loaded_size(self, step: int) -> Size:
+        """Return the size that the loader produces for a step."""
+        return in_ratio(self.loaded_view(step), self.full_size)
 
     @cached_property
     def _resizing(self) -> list[AlgorithmConfig]:

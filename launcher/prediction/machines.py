@@ -90,15 +90,15 @@ def gpu_of(machine: Hardware) -> Gpu:
     return gpu
 
 
-def thread_rate(loader: str, size: int, operations: int, values: Mapping[str, Any]) -> float:
-    """Return images/s of one thread of a busy machine, with `operations` augmentations of each image."""
+def thread_rate(loader: str, pixels: int, operations: int, values: Mapping[str, Any]) -> float:
+    """Return images/s of one thread of a busy machine, loaded at so many pixels, with `operations` augmentations."""
     measured = values["loaders"]
     seconds = [1 / rate for rate in measured[loader]["rates"]]
     areas = [known**2 for known in measured["sizes"]]
     slope = (seconds[-1] - seconds[0]) / (areas[-1] - areas[0])
-    alone = float(np.interp(size**2, areas, seconds)) + max(0, size**2 - areas[-1]) * slope
+    alone = float(np.interp(pixels, areas, seconds)) + max(0, pixels - areas[-1]) * slope
     share = measured["share"]["torchvision" if loader.startswith("torchvision") else "ffcv"]
-    operation = measured["operation"]["seconds"] * (size / measured["operation"]["size"]) ** 2
+    operation = measured["operation"]["seconds"] * pixels / measured["operation"]["size"] ** 2
     return float(1 / (alone / share + operations * operation))
 
 
@@ -122,8 +122,10 @@ def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
     return "ffcv" + ("_jpeg" if loader.files.jpeg_share == 1 and not scaled else scaled)
 
 
-def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
-    """Return the images/s that the machines' workers load; infinite where nothing is loaded."""
+def loading_rate(
+    plan: Plan, machine: Hardware, pixels: int, values: Mapping[str, Any], *, trains: bool = True
+) -> float:
+    """Return the images/s of so many pixels that the machines' workers load; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if not isinstance(loader, DecodingLoader):
         return math.inf
@@ -134,4 +136,4 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     of_images = [one for one in plan.config.algorithms.values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
     threads = decoding_threads(kind, workers, machine.cores, values)
-    return plan.config.launch.nnodes * threads * thread_rate(kind, size, operations, values)
+    return plan.config.launch.nnodes * threads * thread_rate(kind, pixels, operations, values)

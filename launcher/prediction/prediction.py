@@ -122,18 +122,16 @@ class _Model:
     def parts(self, kind: StepKind) -> Parts:
         """Return a step's parts at any view."""
         known = sorted(known for known in self._parts if known.acting == kind.acting)
-        areas = [self._area(one.view) for one in known]
+        areas = [self._plan.per_step(one.view) for one in known]
         columns = zip(*(astuple(self._parts[one]) for one in known), strict=True)
-        return Parts(*(self._correction * float(np.interp(self._area(kind.view), areas, of)) for of in columns))
-
-    def _area(self, view: int) -> int:
-        axes: int = self._plan.config.task.axes
-        return int(view**axes)
+        return Parts(
+            *(self._correction * float(np.interp(self._plan.per_step(kind.view), areas, of)) for of in columns)
+        )
 
     def load(self, size: int) -> float:
         """Return the seconds until the machine's workers have loaded a step's batch."""
         step = next(steps[-1] for kind, steps in self._kinds.items() if kind.view == size)
-        loaded = self._plan.loaded_view(step)
+        loaded = math.prod(self._plan.loaded_size(step))
         return self._plan.batch_size / loading_rate(self._plan, self._machine, loaded, self._rates.values)
 
     def phases(self) -> list[Phase]:
@@ -191,14 +189,14 @@ class _Model:
         plan, assumed = self._plan, self._rates.values["assumed"]
         passes = assumed["evaluation"] * _passes(plan)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
-        size = plan.evaluation_view
-        area = self._area(size) / self._area(largest.view)
+        area = math.prod(plan.evaluation_size) / plan.per_step(largest.view)
         images = (plan.config.dataset.val_samples or 0) / plan.world_size
         batches = math.ceil(images / plan.rank_eval_batch)
         # note: few validation images are less than a batch
         batch = images / max(1, batches)
         step = self.parts(largest).seconds * area * passes * batch / plan.rank_batch
-        rate = loading_rate(plan, self._machine, plan.loaded_evaluation_view, self._rates.values, trains=False)
+        pixels = math.prod(plan.loaded_evaluation_size)
+        rate = loading_rate(plan, self._machine, pixels, self._rates.values, trains=False)
         load = batch * plan.world_size / rate
         return EvaluationTimes(assumed["first_batch"], [assumed["epoch_start"]], [max(step, load)], batches)
 

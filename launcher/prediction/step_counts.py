@@ -42,7 +42,7 @@ def cached_steps(plan: Plan) -> list[CountedStep] | None:
 def computed(plan: Plan) -> dict[str, Any]:
     """Return what a plan's steps compute, independent of the run's name and length."""
     values = as_mapping(plan.config)
-    kinds = [(one.kind.view, plan.loaded_view(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
+    kinds = [(one.kind.view, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
     return {
         **{key: values[key] for key in _KEYS},
         "kinds": kinds,

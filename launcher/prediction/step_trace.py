@@ -61,7 +61,7 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
 
     def take(sample: StepSample) -> None:
         number = sample.steps[-1]
-        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_view(number), torch.device("cpu"))
+        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_size(number), torch.device("cpu"))
         moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
         step(inputs, labels, np.arange(plan.rank_batch), moment)
         step.engine.after_step(step.model, moment)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from launcher.config.choices import LIBRARIES
+from launcher.config.fields import edges
 from launcher.models.timm import timm_architectures
 from launcher.weights.card import LIBRARY_CONFIG
 from launcher.weights.trained_model import exported_model
@@ -15,6 +16,8 @@ from launcher.weights.trained_model import exported_model
 # Error of a logit relative to the largest one: both networks compute the same operations in another memory format.
 _ROUNDING = 1e-5
 _IMAGES = 2
+# timm's names of how an image fits.
+_CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}
 
 
 def add_timm_config(folder: Path, card: Mapping[str, Any]) -> bool:
@@ -38,7 +41,7 @@ def _config(architecture: str, card: Mapping[str, Any]) -> dict[str, Any]:
     from timm import get_pretrained_cfg
 
     values, known = card["input"], get_pretrained_cfg(architecture)
-    channels, size = values.get("channels", 3), values["size"]
+    channels, size = values.get("channels", 3), edges(values["size"])
     fixed = {"first_conv": known.first_conv, "classifier": known.classifier} if known else {}
     short = values["resize"]
     return {
@@ -49,10 +52,10 @@ def _config(architecture: str, card: Mapping[str, Any]) -> dict[str, Any]:
         "pretrained_cfg": {
             "custom_load": False,
             "num_classes": card["outputs"],
-            "input_size": [channels, size, size],
+            "input_size": [channels, *size],
             "interpolation": values["interpolation"],
-            "crop_pct": size / short,
-            "crop_mode": "center",
+            "crop_pct": 1.0 if short is None else min(size) / short,
+            "crop_mode": _CROP_MODES[values.get("fit", "crop")],
             "mean": values["mean"],
             "std": values["std"],
             **fixed,
@@ -67,7 +70,7 @@ def _is_equal(folder: Path, card: Mapping[str, Any]) -> bool:
 
     values = card["input"]
     noise = torch.randn(
-        _IMAGES, values.get("channels", 3), values["size"], values["size"], generator=torch.Generator().manual_seed(0)
+        _IMAGES, values.get("channels", 3), *edges(values["size"]), generator=torch.Generator().manual_seed(0)
     )
     expected = exported_model(folder, "cpu").network(noise)
     try:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from launcher.config.declaration import Size
 from launcher.config.options import code_of
 from launcher.files import atomic
 from launcher.later import torch
@@ -122,11 +123,11 @@ class Task(Complete, ABC):
         return batch
 
     @abstractmethod
-    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels of `count` samples as loaded, of a view, to rehearse steps with."""
+    def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels of `count` samples as loaded, of a size, to rehearse steps with."""
 
-    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
-        """Return the shape of the outputs for `count` inputs of a view."""
+    def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
+        """Return the shape of the outputs for `count` inputs of a size."""
         return count, self.values.outputs(self.config.dataset)
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher.config.fields import STRICT
+from launcher.config.declaration import Size
+from launcher.config.fields import STRICT, edges, in_ratio, size_text
 from launcher.config.tasks import TaskConfig
 from launcher.data.batch import Batch, normalize
 from launcher.data.classes import blank_labels
@@ -36,16 +37,17 @@ class ImageTaskConfig(TaskConfig):
     view_title = "image px"
     view_keys = ("image.train_size", "image.eval_size")
 
-    def full_view(self, config: RunConfig) -> int:
-        return config.scaled_size(config.image.train_size)
+    def full_size(self, config: RunConfig) -> Size:
+        return _scaled_edges(config, config.image.train_size)
 
-    def evaluation_view(self, config: RunConfig) -> int:
-        return config.scaled_size(config.image.eval_size)
+    def evaluation_size(self, config: RunConfig) -> Size:
+        return _scaled_edges(config, config.image.eval_size)
 
-    def loaded_evaluation_view(self, config: RunConfig) -> int:
+    def loaded_evaluation_size(self, config: RunConfig) -> Size:
+        size = self.evaluation_size(config)
         if config.image.eval_views in ("centre", "shifts"):
-            return self.evaluation_view(config)
-        return round(config.scaled_size(config.image.eval_resize))
+            return size
+        return in_ratio(round(config.scaled_size(config.image.eval_resize)), size)
 
     def check_views(self, config: RunConfig) -> None:
         # note: those that are moved need no larger square
@@ -53,7 +55,8 @@ class ImageTaskConfig(TaskConfig):
             super().check_views(config)
 
     def sizes(self, config: RunConfig) -> str:
-        return f"{config.scaled_size(config.image.eval_resize):g} -> {self.evaluation_view(config)} px"
+        resize, size = config.scaled_size(config.image.eval_resize), size_text(self.evaluation_size(config))
+        return f"{resize:g} -> {size} px" if config.image.fit == "crop" else super().sizes(config)
 
     def scores(self, loss: LossConfig) -> Scores:
         usual: dict[str, Scores] = {"class": "softmax", "classes": "sigmoid", "numbers": "numbers"}
@@ -73,6 +76,10 @@ class ImageTaskConfig(TaskConfig):
         from launcher.data.records import Records  # note: torch
 
         return Records(folder, decoder)
+
+
+def _scaled_edges(config: RunConfig, size: int | list[int]) -> Size:
+    return tuple(config.scaled_size(edge) for edge in edges(size))
 
 
 def displayed(images: Tensor, dataset: Dataset) -> np.ndarray:
@@ -96,17 +103,17 @@ class ImageTask(Task):
         dataset = self.config.dataset
         return replace(batch, inputs=normalize(batch.inputs, *dataset.normalization, self.dtype, dataset.largest))
 
-    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return black images in the loaders' memory order, with the first label."""
-        images = self.blank_images(count, view, device)
+        images = self.blank_images(count, size, device)
         label = torch.from_numpy(blank_labels(self.values, self.values.outputs(self.config.dataset))[:1])
         return images, label.expand(count, *label.shape[1:]).contiguous().to(device)
 
-    def blank_images(self, count: int, view: int, device: torch.device) -> Tensor:
+    def blank_images(self, count: int, size: Size, device: torch.device) -> Tensor:
         """Return black images as loaded."""
         of_type = PixelType.of(self.config.dataset)
         dtype = getattr(torch, of_type.loaded)
-        return torch.zeros(count, view, view, of_type.channels, dtype=dtype, device=device).permute(0, 3, 1, 2)
+        return torch.zeros(count, *size, of_type.channels, dtype=dtype, device=device).permute(0, 3, 1, 2)
 
     def card_input(self) -> dict[str, Any]:
         from launcher.data.images import evaluation_input  # note: torch
@@ -125,9 +132,9 @@ class ImageTask(Task):
         return _mean(outputs)
 
     def views(self, inputs: Tensor) -> list[Tensor]:
-        """Return the views [B, C, size, size] of prepared inputs that the network gets, as `image.eval_views`.
+        """Return the views [B, C, *eval_size] of prepared inputs that the network gets, as `image.eval_views`.
 
-        5crop: the corners and the centre (Krizhevsky et al. 2012). scales: centred squares of `eval_size`, of
+        5crop: the corners and the centre (Krizhevsky et al. 2012). scales: centred parts of `eval_size`, of
         `eval_resize` and midway, resized. shifts: the image, and itself moved by a pixel up and left, and down and
         right, with reflected edges; the moved ones count half (Jordan 2024, airbench).
         """
@@ -137,23 +144,23 @@ class ImageTask(Task):
         if kind == "shifts":
             padded = torch.nn.functional.pad(inputs, (1, 1, 1, 1), mode="reflect")
             return [inputs, padded[..., :-2, :-2], padded[..., 2:, 2:]]
-        size, loaded = self.values.evaluation_view(self.config), inputs.shape[3]
+        height, width = size = self.values.evaluation_size(self.config)
         if kind == "5crop":
-            last = loaded - size
-            corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
-            return [inputs[..., top : top + size, left : left + size] for top, left in corners]
-        return [_scaled(inputs, square, size) for square in (size, (size + loaded) // 2, loaded)]
+            bottom, right = inputs.shape[2] - height, inputs.shape[3] - width
+            corners = [(0, 0), (0, right), (bottom, 0), (bottom, right), (bottom // 2, right // 2)]
+            return [inputs[..., top : top + height, left : left + width] for top, left in corners]
+        least, loaded = min(size), min(inputs.shape[2:])
+        return [_scaled(inputs, in_ratio(edge, size), size) for edge in (least, (least + loaded) // 2, loaded)]
 
 
 def _mean(outputs: list[Tensor]) -> Tensor:
     return sum(outputs[1:], start=outputs[0]) / len(outputs) if len(outputs) > 1 else outputs[0]
 
 
-def _scaled(images: Tensor, square: int, size: int) -> Tensor:
-    """Return the centred squares of images [B, C, H, W], resized to [B, C, size, size], antialiased."""
-    first = (images.shape[3] - square) // 2
-    centre = images[..., first : first + square, first : first + square]
-    shape = (size, size)
+def _scaled(images: Tensor, part: Size, size: Size) -> Tensor:
+    """Return the centred parts [B, C, *part] of images [B, C, H, W], resized to [B, C, *size], antialiased."""
+    top, left = ((edge - own) // 2 for edge, own in zip(images.shape[2:], part, strict=True))
+    centre = images[..., top : top + part[0], left : left + part[1]]
     resize = torch.nn.functional.interpolate
     # note: bfloat16 has no antialiased resize on every device
-    return centre if square == size else resize(centre.float(), shape, mode="bilinear", antialias=True).to(images.dtype)
+    return centre if part == size else resize(centre.float(), size, mode="bilinear", antialias=True).to(images.dtype)

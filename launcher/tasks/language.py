@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from launcher.compute.accelerator import widest
-from launcher.config.declaration import RunPlan
+from launcher.config.declaration import RunPlan, Size
 from launcher.config.fields import STRICT, Count
 from launcher.config.goals import Metric
 from launcher.config.schema import RunConfig
@@ -47,10 +47,10 @@ class LanguageConfig(TaskConfig):
     name: Literal["language"]
     length: Count
 
-    def full_view(self, config: RunConfig) -> int:
-        return self.length
+    def full_size(self, config: RunConfig) -> Size:
+        return (self.length,)
 
-    evaluation_view = full_view
+    evaluation_size = full_size
 
     def decoder(self, *_: object) -> None:
         """Its data loader reads sequences, and decodes none."""
@@ -111,16 +111,16 @@ class Language(Task):
         perplexity = math.exp(nats / tokens) if nats / tokens < 700 else math.inf
         return {"perplexity": perplexity, "bits_per_byte": nats / math.log(2) / size if size else math.nan}
 
-    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        tokens = torch.zeros(count, view, dtype=torch.int64, device=device)
+    def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
+        tokens = torch.zeros(count, *size, dtype=torch.int64, device=device)
         return tokens, tokens
 
-    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
-        return count, view, self.values.outputs(self.config.dataset)
+    def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
+        return count, *size, self.values.outputs(self.config.dataset)
 
     def card_input(self) -> dict[str, Any]:
         """Return the longest sequence of the training, and the token of a document's end, if known."""
-        return {"length": self.values.full_view(self.config), "end": self.tokenizer.end if self.tokenizer else None}
+        return {"length": self.values.full_size(self.config)[0], "end": self.tokenizer.end if self.tokenizer else None}
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         return ByPlace()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import RunPlan
+from launcher.config.declaration import RunPlan, Size
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.data.masks.values import IGNORED, MOST_CLASSES
@@ -54,9 +54,9 @@ class SegmentationConfig(ImageTaskConfig):
     classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
     ignore: Annotated[int, Field(ge=0)] | _Colour | None
 
-    def loaded_evaluation_view(self, config: RunConfig) -> int:
+    def loaded_evaluation_size(self, config: RunConfig) -> Size:
         # note: outputs of other crops belong to other pixels
-        return self.evaluation_view(config)
+        return self.evaluation_size(config)
 
     def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
         from launcher.data.masks.decoder import RandomPairs  # note: torch
@@ -153,12 +153,12 @@ class Segmentation(ImageTask):
             "dice_with_background": dice[known].mean().item(),
         }
 
-    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        images = self.blank_images(count, view, device)
-        return images, torch.zeros(count, view, view, dtype=torch.uint8, device=device)
+    def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
+        images = self.blank_images(count, size, device)
+        return images, torch.zeros(count, *size, dtype=torch.uint8, device=device)
 
-    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
-        return count, self.values.outputs(self.config.dataset), view, view
+    def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
+        return count, self.values.outputs(self.config.dataset), *size
 
     def passes(self, inputs: Tensor) -> list[Tensor]:
         # note: outputs of other views belong to other pixels

@@ -170,7 +170,7 @@ def _refuse_changes(trainer: Trainer) -> None:
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
     task = trainer.train_step.task
-    inputs, _ = task.blank(plan.rank_eval_batch, plan.evaluation_view, trainer.ranks.device)
+    inputs, _ = task.blank(plan.rank_eval_batch, plan.evaluation_size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(task.prepare(outside_steps(inputs)).inputs)
 

@@ -36,7 +36,7 @@ def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -
     network = initial_network(plan)
     if weights is not None:
         network.load_state_dict(dict(weights))
-    return Teacher(network.eval().requires_grad_(False), plan.full_view, *config.dataset.normalization)
+    return Teacher(network.eval().requires_grad_(False), plan.full_size, *config.dataset.normalization)
 
 
 def teacher_file(config: RunConfig, weights: Mapping[str, Tensor]) -> bytes:

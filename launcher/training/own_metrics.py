@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.compute.accelerator import widest
+from launcher.config.declaration import Size
 from launcher.config.targets import reason
 from launcher.errors import Problem, UserError
 
@@ -72,15 +73,15 @@ class OwnMetrics:
             print(f"warning: {metric} is NaN, since it fails: {error}", flush=True)
 
 
-def check_metrics(task: Task, view: int, device: torch.device) -> None:
+def check_metrics(task: Task, size: Size, device: torch.device) -> None:
     """Check the user's metrics on outputs of zeros; all ranks call this together.
 
     Raises UserError with what is wrong.
     """
     if not task.config.metrics:
         return
-    _, labels = task.blank(2, view, device)
-    metrics, outputs = OwnMetrics(task, device), torch.zeros(task.output_shape(2, view), device=device)
+    _, labels = task.blank(2, size, device)
+    metrics, outputs = OwnMetrics(task, device), torch.zeros(task.output_shape(2, size), device=device)
     metrics.results(metrics.sums(outputs, task.targets(labels)), len(outputs), {})
     if metrics.errors:
         targets = {name: values.target for name, values in task.config.metrics.items()}

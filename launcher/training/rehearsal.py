@@ -59,7 +59,7 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
     seen: set[object] = set()
     for steps in (steps for steps in step_kinds(plan).values() if steps[-1] >= first_step):
         step.engine.before_step(step.model, trainer.moment(steps[0]))
-        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_view(steps[0]), trainer.ranks.device)
+        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(inputs, labels, np.arange(len(inputs)), moment))
         inputs, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.inputs, batch.targets))

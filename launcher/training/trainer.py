@@ -235,7 +235,7 @@ def build_trainer(
         of_classes = config.loss.of_classes(class_counts(labels, config.dataset.classes or 0), len(labels))
     facts = {**loaders.train.reader.facts, **config.task.of_training(labels)}
     step = build_step(plan, ranks, engine, initial, of_classes, facts)
-    check_metrics(step.task, plan.evaluation_view, ranks.device)
+    check_metrics(step.task, plan.evaluation_size, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)
     clock = Stopwatch(partial(synchronize, ranks.device))
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)

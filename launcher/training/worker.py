@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from launcher.config.fields import is_on
+from launcher.config.fields import is_on, size_text
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
@@ -95,7 +95,7 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
         if "evaluate" in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # note: another key sets its batch size
         count, reason = plan.rank_batch // plan.accumulation, str(error).partition(". ")[0]
-        samples = f"{count_of(count, 'sample')} of {plan.full_view} {plan.config.task.unit}"
+        samples = f"{count_of(count, 'sample')} of {size_text(plan.full_size)} {plan.config.task.unit}"
         message = f"{samples} at a time do not fit into GPU memory ({reason})"
         half = next((images for images in range(count // 2, 0, -1) if plan.rank_batch % images == 0), None)
         message += f"; device_batch_size={half} keeps the global batch" if half else "; use a smaller model or size"

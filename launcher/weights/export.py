@@ -92,7 +92,7 @@ def _check_declared(config: RunConfig, network: nn.Module, task: Task) -> None:
         return
     plain = build_model(config.model, config.task.outputs(config.dataset), config.loss, 0, config.dataset.channels)
     inputs = task.prepare(
-        outside_steps(task.blank(2, task.values.evaluation_view(config), torch.device("cpu"))[0])
+        outside_steps(task.blank(2, task.values.evaluation_size(config), torch.device("cpu"))[0])
     ).inputs
     is_equal = plain.state_dict().keys() == network.state_dict().keys()
     if is_equal:
@@ -106,7 +106,7 @@ def _check_declared(config: RunConfig, network: nn.Module, task: Task) -> None:
 
 def _batch_size(config: RunConfig) -> int:
     """Return that of the check, whose outputs fit into memory."""
-    outputs = math.prod(build_task(config).output_shape(1, config.task.evaluation_view(config)))
+    outputs = math.prod(build_task(config).output_shape(1, config.task.evaluation_size(config)))
     return max(1, min(_BATCH, _MOST_OUTPUTS // outputs))
 
 

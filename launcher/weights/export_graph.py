@@ -57,7 +57,7 @@ def write_onnx(network: nn.Module, task: Task, path: Path) -> None:
     from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
 
     # note: torch would fix a batch size of one
-    inputs, _ = task.blank(2, task.values.loaded_evaluation_view(task.config), torch.device("cpu"))
+    inputs, _ = task.blank(2, task.values.loaded_evaluation_size(task.config), torch.device("cpu"))
     lengths = {1: torch.export.Dim.AUTO} if task.values.axes == 1 else {}
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

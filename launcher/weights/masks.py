@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from launcher.data.crops import resize_by_torch
+from launcher.config.fields import edges, in_ratio
+from launcher.data.crops import centre_cut, place_inside, resize_by_torch
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import pixel_type_of
 from launcher.data.index import Piece
@@ -32,7 +33,7 @@ class MaskedImage(PredictedImage):
 def write_masks(model: TrainedModel, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[MaskedImage]:
     """Write the predicted mask of each file, the PNG of `mask_image`; yield the classes with most pixels.
 
-    The shorter edge of an image is resized as for an evaluation; scores are resized to the image's own size.
+    Images are resized as for an evaluation, and not cropped; scores are resized to the image's own size.
 
     Raises UserError if a folder cannot be written.
     """
@@ -78,10 +79,16 @@ def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
 def predicted_mask(model: TrainedModel, data: bytes) -> np.ndarray:
     """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
     values = model.card["input"]
-    pixels = pixel_type_of(values).read(data, upright=values["exif_orientation"])
-    scale = values["resize"] / min(pixels.shape[:2])
-    height, width = (max(1, round(edge * scale)) for edge in pixels.shape[:2])
-    resized = resize_by_torch(pixels, height, width, values["interpolation"])
+    pixels, size = pixel_type_of(values).read(data, upright=values["exif_orientation"]), edges(values["size"])
+    (*shape, _), inside = pixels.shape, (slice(None), slice(None))
+    if values["resize"] is None:
+        resized = centre_cut(pixels, None, size, values["interpolation"], fill=values["fill"])
+        inside = place_inside(shape[0], shape[1], size) if values["fill"] else inside
+    else:
+        least = in_ratio(values["resize"], size)
+        scale = max(edge / own for edge, own in zip(least, shape, strict=True))
+        height, width = (max(1, round(edge * scale)) for edge in shape)
+        resized = resize_by_torch(pixels, height, width, values["interpolation"])
     image = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))[None].to(model.device)
-    scores = F.interpolate(model.outputs(image), pixels.shape[:2], mode="bilinear")
+    scores = F.interpolate(model.outputs(image)[..., *inside], shape, mode="bilinear")
     return np.asarray(scores.argmax(1)[0].to(torch.uint8).cpu())

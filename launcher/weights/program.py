@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.config.fields import edges, in_ratio
+
 _SCORES = {
     "softmax": "scores = np.exp(outputs - np.logaddexp.reduce(outputs))",
     "sigmoid": "scores = 1 / (1 + np.exp(-outputs))",
@@ -29,26 +31,55 @@ def program(card: Mapping[str, Any], *, of_text: bool, of_pixels: bool) -> list[
         "from PIL import Image, ImageOps",
         'card, session = json.load(open("model_card.json")), onnxruntime.InferenceSession("model.onnx")',
         "def prepared(image):",
-        *(f"    {line}" for line in _prepared(image["resize"], image["size"], image["interpolation"].upper())),
+        *(f"    {line}" for line in _prepared(image)),
         f"pixels = {pixels}",
-        'outputs = session.run(None, {"images": pixels})[0][0]',
+        *(padded := _padded(image, dtype)),
+        f'outputs = session.run(None, {{"images": {"whole" if padded else "pixels"}}})[0][0]',
         *_printed(card, of_pixels=of_pixels),
     ]
 
 
-def _prepared(short: float, size: int, interpolation: str) -> list[str]:
+def _prepared(image: Mapping[str, Any]) -> list[str]:
     """Return the lines that resize and cut an image as an evaluation does; FFCV cuts before it resizes."""
-    resample = f"Image.Resampling.{interpolation}"
-    if isinstance(short, int):
+    short, (rows, columns) = image["resize"], edges(image["size"])
+    resample = f"Image.Resampling.{image['interpolation'].upper()}"
+    if image.get("fill"):
         return [
-            f"image = image.resize([edge * {short} // min(image.size) for edge in image.size], {resample})",
-            f"left, top = (round((edge - {size}) / 2) for edge in image.size)",
-            f"return image.crop((left, top, left + {size}, top + {size}))",
+            f"ratio = max(image.width / {columns}, image.height / {rows})",
+            f"return image.resize([max(1, round(edge / ratio)) for edge in image.size], {resample})",
         ]
+    if short is None:
+        return [f"return image.resize(({columns}, {rows}), {resample})"]
+    if isinstance(short, int):
+        height, width = in_ratio(short, (rows, columns))
+        size = f"[edge * {short} // min(image.size) for edge in image.size]"
+        if rows != columns:
+            by_width = f"({width}, {width} * image.height // image.width)"
+            by_height = f"({height} * image.width // image.height, {height})"
+            size = f"{by_width} if image.width * {height} <= image.height * {width} else {by_height}"
+        return [
+            f"image = image.resize({size}, {resample})",
+            f"left, top = round((image.width - {columns}) / 2), round((image.height - {rows}) / 2)",
+            f"return image.crop((left, top, left + {columns}, top + {rows}))",
+        ]
+    least = min(rows, columns)
     return [
-        f"edge = int(min(image.size) * {size} / {short})",
-        "left, top = ((one - edge) // 2 for one in image.size)",
-        f"return image.crop((left, top, left + edge, top + edge)).resize(({size}, {size}), {resample})",
+        f"edge = int(min(image.width * {least} // {columns}, image.height * {least} // {rows}) * {least} / {short})",
+        f"width, height = edge * {columns} // {least}, edge * {rows} // {least}",
+        "left, top = (image.width - width) // 2, (image.height - height) // 2",
+        f"return image.crop((left, top, left + width, top + height)).resize(({columns}, {rows}), {resample})",
+    ]
+
+
+def _padded(image: Mapping[str, Any], dtype: str) -> list[str]:
+    """Return the lines that put whole images, `pixels`, on the colour around them; none for others."""
+    if not image.get("fill"):
+        return []
+    rows, columns = edges(image["size"])
+    return [
+        f'whole = np.array({image["fill"]}, "{dtype}")[None, :, None, None].repeat({rows}, 2).repeat({columns}, 3)',
+        "top, left = ((edge - own) // 2 for edge, own in zip(whole.shape[2:], pixels.shape[2:]))",
+        "whole[:, :, top : top + pixels.shape[2], left : left + pixels.shape[3]] = pixels",
     ]
 
 

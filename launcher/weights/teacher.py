@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
+from launcher.config.declaration import Size
+from launcher.config.fields import size_text
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
@@ -116,15 +118,15 @@ def copy_teacher(config: RunConfig, path: Path) -> None:
 
 def _note(config: RunConfig, own: RunConfig) -> str:
     plan, teacher = plan_for(config, 1), teacher_of(own)
-    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan), plan.full_view) / 3
+    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan), plan.full_size) / 3
     return (
-        f"the teacher, {own.model.architecture} at {teacher.size} px, adds {added:.0%} to the operations of a step of "
-        f"{plan.full_view} px"
+        f"the teacher, {own.model.architecture} at {size_text(teacher.size)} px, adds {added:.0%} to the operations "
+        f"of a step of {size_text(plan.full_size)} px"
     )
 
 
-def _operations(network: nn.Module, size: int) -> int:
+def _operations(network: nn.Module, size: Size) -> int:
     """Count the operations of a forward pass of one image."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network.to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
+        network.to("meta").eval()(torch.empty(1, 3, *size, device="meta"))
     return int(counter.get_total_flops())

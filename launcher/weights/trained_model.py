@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.compute.probe import rank_cores
+from launcher.config.fields import size_value
 from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable, read, with_views, written_fingerprint
 from launcher.config.schema import RunConfig, Views
@@ -101,7 +102,7 @@ def model_card(plan: Plan, state: dict[str, Any], classes: list[str] | None) -> 
         "classes": state.get("classes") or classes or ([] if of_text else [*map(str, range(dataset.classes or 0))]),
         "input": build_task(config, facts=state.get("task")).card_input(),
         "flip_average": config.image.eval_flip_average,
-        "views": {"kind": config.image.eval_views, "size": plan.evaluation_view},
+        "views": {"kind": config.image.eval_views, "size": size_value(plan.evaluation_size)},
         "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),
         "task": facts,
@@ -170,7 +171,7 @@ def predictions(model: TrainedModel, files: Sequence[str], top: int) -> Iterator
     images = ReadableImages(folder, decoder := CentreCrops(model.card["input"]))
     workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _PREFETCH, model.device)
-    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, model.card["input"]["size"])
+    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, min(decoder.size))
     try:
         for pixels, labels, indices in loader:
             likeliest = model.predictions(pixels.to(model.device), top)

@@ -42,7 +42,7 @@ def test_the_loss_is_that_of_the_paper(
 ) -> None:
     words = [f"algorithms.distillation.{word}" for word in (f"form={form}", "temperature=2.5", "weight=0.7")]
     run = context(*ON, *words)
-    engine = Engine(replace(run, teacher=Teacher(Seen(), 16, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])))
+    engine = Engine(replace(run, teacher=Teacher(Seen(), (16, 16), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])))
     loaded = batch(targets=torch.rand(8, 10).softmax(1) if mixed else None)
     changed = engine.change_batch(loaded, lambda images: images)
     logits = torch.randn(8, 10, dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_the_teacher_sees_the_mixed_images_once_at_its_own_size_and_normalizatio
     run = build(*words, "device_batch_size=4", "dataset.mean=[0.1,0.2,0.3]", "dataset.std=[0.3,0.2,0.1]")
     seen, forwarded = Seen(), list[Tensor]()
     run.train_step.engine.active["distillation"].context = replace(
-        run.train_step.engine.active["distillation"].context, teacher=Teacher(seen, 24, MEAN, STD)
+        run.train_step.engine.active["distillation"].context, teacher=Teacher(seen, (24, 24), MEAN, STD)
     )
     run.train_step.model.register_forward_pre_hook(lambda module, inputs: forwarded.append(inputs[0].detach()))
     steps(run, 1)

@@ -35,7 +35,7 @@ from tests.commands import refused
         ),
         ("optimizer=sgd optimizer.beta1=0.9", "no such key here; it is for optimizer=adamw"),
         ("crop=false", "; type image.scale=[1,1] image.ratio=[1,1]"),
-        ("letterbox=true", "images are cropped and not padded"),
+        ("letterbox=true", "; type image.fit=pad image.scale=[1,1]"),
         ("linear_probe=true", "; type optimizer.backbone_lr=0"),
         ("--sync-bn", "batch norm counts the images of each process"),
         ("submit --slurm recipe=hot submit.qos=high", "#SBATCH --qos=high"),

@@ -66,6 +66,15 @@ def test_an_algorithm_that_applies_to_the_model_is_accepted(words: list[str]) ->
     assert refused(*words) == []
 
 
+def test_the_error_of_a_rectangle_has_both_edges() -> None:
+    rectangle = ["image.train_size=[1,2]", "image.eval_size=[1,2]", "image.fit=stretch"]
+    train, evaluation = refused(FIXED, *rectangle)
+    assert "step 0 trains at 64 x 128 px, which vit_tiny_patch16_224 does not accept" in train
+    assert train.endswith("the nearest size that fits is 224 px; model.img_size=[64,128] builds the model for it")
+    assert "evaluation runs at 64 x 128 px" in evaluation
+    assert refused(FIXED, *rectangle, "model.img_size=[64,128]") == []
+
+
 def test_the_error_has_the_size_the_step_and_the_nearest_size_that_fits() -> None:
     train, evaluation = refused(FIXED)
     assert train == (

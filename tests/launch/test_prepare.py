@@ -232,13 +232,13 @@ def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
     except UserError:
         return
     run = build_trainer(prepare(composed).plan.config, Ranks(0, 1, 0, 1, torch.device("cpu")))
-    step, view = run.train_step, run.plan.evaluation_view
+    step, size = run.train_step, run.plan.evaluation_size
     with nothing_computed(), torch.no_grad():
         capture_run(run)
-        inputs = step.task.prepare(outside_steps(step.task.blank(2, view, run.ranks.device)[0])).inputs
+        inputs = step.task.prepare(outside_steps(step.task.blank(2, size, run.ranks.device)[0])).inputs
         with step.precision.autocast():
             outputs = run.evaluation_model.eval()(inputs)
-        assert outputs.shape == step.task.output_shape(2, view)
+        assert outputs.shape == step.task.output_shape(2, size)
     with nothing_computed():
         rehearse(run)
 

@@ -125,11 +125,11 @@ def test_workers_beyond_the_cores_add_the_gain_of_their_loader() -> None:
     assert decoding_threads("ffcv", 96, 96, values) == 96
     assert decoding_threads("ffcv", 200, 96, values) == 96
     share, operation = values["loaders"]["share"], values["loaders"]["operation"]
-    assert thread_rate("ffcv", 132, 0, values) == pytest.approx(1256 * share["ffcv"])
-    assert thread_rate("torchvision", 132, 0, values) == pytest.approx(722 * share["torchvision"])
-    longer = 1 / thread_rate("ffcv", 112, 2, values) - 1 / thread_rate("ffcv", 112, 0, values)
+    assert thread_rate("ffcv", 132**2, 0, values) == pytest.approx(1256 * share["ffcv"])
+    assert thread_rate("torchvision", 132**2, 0, values) == pytest.approx(722 * share["torchvision"])
+    longer = 1 / thread_rate("ffcv", 112**2, 2, values) - 1 / thread_rate("ffcv", 112**2, 0, values)
     assert longer == pytest.approx(2 * operation["seconds"] / 4), "a quarter of the area of 224 px"
-    assert thread_rate("ffcv", 224, 0, values) < thread_rate("ffcv", 176, 0, values)
+    assert thread_rate("ffcv", 224**2, 0, values) < thread_rate("ffcv", 176**2, 0, values)
 
 
 @pytest.fixture
@@ -175,10 +175,10 @@ def test_a_loader_that_is_slower_than_the_step_is_the_bottleneck() -> None:
     plan, machine = run("recipe=mild", "dataloader.workers=1"), machines()["p5_48xlarge"]
     prediction = Predictor(plan).on(machine, gpus()["H100 80GB"])
     assert {phase.bound for phase in prediction.phases} == {"loader"}
-    rate = loading_rate(plan, machine, 176, efficiencies())
+    rate = loading_rate(plan, machine, 176**2, efficiencies())
     assert rate == pytest.approx(8 * 697 * efficiencies()["loaders"]["share"]["torchvision"])
     assert prediction.steps_seconds == pytest.approx(plan.total_steps * 2048 / rate)
-    assert loading_rate(run("recipe=mild", "dataloader.workers=0"), machine, 176, efficiencies()) == rate
+    assert loading_rate(run("recipe=mild", "dataloader.workers=0"), machine, 176**2, efficiencies()) == rate
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_machines_load_their_own_parts_of_a_batch() -> None:
     values, machine = efficiencies(), machines()["p4d_24xlarge"]
     words = ["recipe=mild", "dataset=imagenet"]
     one, two = (plan_for(compose([*words, f"launch.nnodes={nodes}"]).config, 8 * nodes) for nodes in (1, 2))
-    assert loading_rate(two, machine, 176, values) == pytest.approx(2 * loading_rate(one, machine, 176, values))
+    assert loading_rate(two, machine, 176**2, values) == pytest.approx(2 * loading_rate(one, machine, 176**2, values))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])

@@ -149,7 +149,7 @@ def test_alibi_cuts_batches_and_warmup_cuts_the_parts(text: Path) -> None:
     assert last.targets.tolist() == labels.reshape(16, 8).tolist()
     assert first.inputs.tolist() == inputs.reshape(16, 8)[:, :2].tolist()
     assert [run.plan.view(step) for step in (0, 11)] == [2, 8]
-    assert run.plan.evaluation_view == 16
+    assert run.plan.evaluation_size == (16,)
     with pytest.raises(UserError, match="must cut 16 tokens into equal parts"):
         check(plan_for(config_of(text, *both[:1], "algorithms.alibi.length_scaling=0.3"), 1), {})
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.config.compose import compose
+from launcher.config.declaration import Size
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.config.schema import RunConfig
@@ -82,12 +83,12 @@ class Masks(ImageTask):
     def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         return {"miou": (states["both"] / states["any"]).mean().item()}
 
-    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        images, _ = super().blank(count, view, device)
-        return images, torch.zeros(count, view, view, dtype=torch.int64, device=device)
+    def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
+        images, _ = super().blank(count, size, device)
+        return images, torch.zeros(count, *size, dtype=torch.int64, device=device)
 
-    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
-        return count, 2, view, view
+    def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
+        return count, 2, *size
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         raise NotImplementedError

@@ -264,5 +264,5 @@ def test_cutmix_cuts_masks_as_images(images: Path) -> None:
 def test_blank_samples_have_the_shapes_of_loaded_ones(images: Path) -> None:
     run: Any = alone(config_of(images))
     inputs, labels, _ = next(iter(run.rest_of_epoch()))
-    blank = build_task(run.config).blank(6, 32, torch.device("cpu"))
+    blank = build_task(run.config).blank(6, (32, 32), torch.device("cpu"))
     assert [(part.shape, part.dtype) for part in blank] == [(part.shape, part.dtype) for part in (inputs, labels)]

@@ -224,20 +224,32 @@ def test_an_onnx_file_predicts_with_onnxruntime_only_and_a_wrong_one_is_not_writ
 TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
 
 
+RECTANGLES = ["image.train_size=[112,224]", "image.eval_size=[112,224]", "model=timm", "algorithms=[ema]"]
+FORMS = {
+    "square": TIMM,
+    **{fit: [*RECTANGLES, "model.architecture=test_resnet", f"image.fit={fit}"] for fit in ("crop", "pad", "stretch")},
+}
+
+
 @pytest.mark.slow
-def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("shape", "orientation"), [((40, 77, 3), 1), ((30, 90, 3), 6)])
+def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(
+    form: str, shape: tuple[int, ...], orientation: int, tmp_path: Path
+) -> None:
+    """The image may be turned by its EXIF data."""
     with_onnx()
-    folder, onnx = finished(tmp_path, *TIMM), tmp_path / "onnx"
+    folder, onnx = finished(tmp_path, *FORMS[form]), tmp_path / "onnx"
     checked = export_run(folder, onnx, best=False, onnx=True, report=lambda done, total: None)
     assert (checked.on, checked.images) == ("validation images", 20)
     export(folder, tmp_path / "export")
-    file, pixels = tmp_path / "image.png", np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file)
+    file, pixels = tmp_path / "image.png", np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    Image.fromarray(pixels).save(file, exif=turned(orientation))
     own, exported = (
         execute("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
     )
     assert own == exported
-    lines = printed(onnx, pixels, tmp_path / "alone").splitlines()
+    lines = printed(onnx, pixels, tmp_path / "alone", orientation).splitlines()
     likeliest = {row["class"]: row["probability"] for row in csv.DictReader(own.splitlines())}
     percents = {name: float(percent.rstrip("%")) for percent, name in map(str.split, lines)}
     # note: another runtime rounds differently
@@ -245,10 +257,16 @@ def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -
     assert execute("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
 
 
-def printed(export: Path, pixels: np.ndarray, folder: Path) -> str:
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[274] = orientation
+    return exif
+
+
+def printed(export: Path, pixels: np.ndarray, folder: Path, orientation: int = 1) -> str:
     """Return what the lines of an export's card print in a folder with its two files and an image."""
     shutil.copytree(export, folder)
-    Image.fromarray(pixels).save(folder / "image.jpg", "PNG")
+    Image.fromarray(pixels).save(folder / "image.jpg", "PNG", exif=turned(orientation))
     return python(CARD_LINES, folder=folder)
 
 

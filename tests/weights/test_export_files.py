@@ -120,8 +120,8 @@ def test_a_program_computes_an_evaluation_of_pixels_in_any_batch(
     config, network = made(PROGRAMS[name])
     task = build_task(config)
     write_onnx(network, task, tmp_path / "model.onnx")
-    size = config.task.loaded_evaluation_view(config)
-    pixels = np.random.default_rng(3).integers(0, 256, (3, 3, size, size), dtype=np.uint8)
+    size = config.task.loaded_evaluation_size(config)
+    pixels = np.random.default_rng(3).integers(0, 256, (3, 3, *size), dtype=np.uint8)
     expected = ExportGraph(network, task)(torch.from_numpy(pixels))
     assert expected.std() > 1e-3
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])

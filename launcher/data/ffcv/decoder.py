@@ -3,6 +3,7 @@
 import cv2
 import numpy as np
 
+from launcher.data.crops import Fill, place_inside
 from launcher.data.ffcv.beton import JPEG
 from launcher.data.jpeg import JpegDecoder, fewest_eighths, scaled_box
 
@@ -10,18 +11,20 @@ from launcher.data.jpeg import JpegDecoder, fewest_eighths, scaled_box
 cv2.setNumThreads(1)
 
 
-def decode(data: bytes, row: np.void, box: np.ndarray, out: np.ndarray, decoder: JpegDecoder, *, scaled: bool) -> None:
-    """Decode a stored image of a row of the file's table, and write its crop to `out` [size, size, 3].
+def decode(
+    data: bytes, row: np.void, box: np.ndarray, out: np.ndarray, decoder: JpegDecoder, *, scaled: bool, fill: Fill
+) -> None:
+    """Decode a stored image of a row of the file's table, and write its crop to `out` [height, width, 3].
 
-    box: int64 (top, left, height, width, mirrored). scaled: decode at
-    a smaller scale if the crop allows it.
+    box: int64 (top, left, height, width, mirrored). scaled: decode at a smaller scale if the crop allows it. fill: of
+    the pixels around the crop, if it keeps its ratio.
 
     Raises ValueError if the image is damaged.
     """
     top, left, height, width, mirrored = box.tolist()
     held_height, held_width = int(row["height"]), int(row["width"])
     if row["mode"] == JPEG:
-        eighths = fewest_eighths(height, width, len(out)) if scaled else 8
+        eighths = fewest_eighths(height, width, out.shape[:2]) if scaled else 8
         pixels = decoder.decode(data, held_height, held_width, eighths)
         if pixels.shape[:2] != tuple(-(-length * eighths // 8) for length in (held_height, held_width)):
             raise ValueError("another size than recorded")
@@ -29,6 +32,9 @@ def decode(data: bytes, row: np.void, box: np.ndarray, out: np.ndarray, decoder:
     else:
         pixels = np.frombuffer(data, np.uint8).reshape(held_height, held_width, 3)
     crop = pixels[top : top + height, left : left + width]
-    cv2.resize(crop, (len(out), len(out)), out, interpolation=cv2.INTER_AREA)
+    if fill is not None:
+        out[:] = fill
+        out = out[place_inside(height, width, out.shape[:2])]
+    cv2.resize(crop, (out.shape[1], out.shape[0]), out, interpolation=cv2.INTER_AREA)
     if mirrored:
         cv2.flip(out, 1, out)

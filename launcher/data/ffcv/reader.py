@@ -11,13 +11,14 @@ import cv2
 import numpy as np
 
 from launcher.compute.probe import usable_memory
+from launcher.config.fields import in_ratio
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.crops import centre_boxes, random_crops
+from launcher.data.crops import Fill, centre_boxes, random_crops, whole_boxes
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
 from launcher.data.ffcv.values import FFCVValues
-from launcher.data.images import ChangeImage, Reader
+from launcher.data.images import ChangeImage, Reader, fill_of
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
@@ -58,7 +59,8 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
-    pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
+    fill = fill_of(config.dataset, config.image.fit)
+    pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named, fill=fill)
     short = plan.config.scaled_size(config.image.eval_resize)
 
     def crops(request: Request) -> np.ndarray:
@@ -67,10 +69,13 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
         return random_crops(config.image, *sizes, seed=config.seed, epoch=request.moment.epoch, indices=indices)
 
     def centres(request: Request) -> np.ndarray:
-        return centre_boxes(*val.sizes(request.indices), short, request.view)
+        sizes = val.sizes(request.indices)
+        if config.image.fit != "crop":
+            return whole_boxes(*sizes)
+        return centre_boxes(*sizes, short, in_ratio(request.view, plan.loaded_evaluation_size))
 
-    changed = partial(pool, scaled=values.dct_scaling, change_image=opening.change_image)
-    return changed(train, crops), pool(val, centres)
+    changed = partial(pool, scaled=values.dct_scaling, change_image=opening.change_image, size=plan.full_size)
+    return changed(train, crops), pool(val, centres, size=plan.loaded_evaluation_size)
 
 
 class DecodingPool(ThreadedReader):
@@ -87,6 +92,8 @@ class DecodingPool(ThreadedReader):
         *,
         shard: Shard,
         preload: bool,
+        size: tuple[int, ...] = (1, 1),
+        fill: Fill = None,
         decoder: str = "auto",
         scaled: bool = False,
         change_image: ChangeImage | None = None,
@@ -94,7 +101,7 @@ class DecodingPool(ThreadedReader):
     ):
         numbers = file.rows["f1"]
         self.classes, self.labels = (named[0], named[1][numbers]) if named else (None, numbers)
-        super().__init__(file.path, shard, Decoding(decoder, scaled, change_image))
+        super().__init__(file.path, shard, Decoding(size, fill, decoder, scaled, change_image))
         self._file, self._boxes = file, boxes
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from launcher.compute.accelerator import has_streams
+from launcher.config.fields import in_ratio
 from launcher.data.batch import Loaded
+from launcher.data.crops import Fill
 from launcher.data.ffcv.decoder import decode
 from launcher.data.images import ChangeImage, ImageReader
 from launcher.data.jpeg import decoder_of
@@ -26,8 +28,13 @@ _IMAGES_A_TASK = 8
 
 
 class Decoding(NamedTuple):
-    """How images are decoded: by which JPEG decoder, at a smaller scale, and changed by algorithms."""
+    """How images are decoded: in the ratio of a size, by which JPEG decoder, at a smaller scale, and changed.
 
+    fill: of the pixels around crops that keep their ratio.
+    """
+
+    size: tuple[int, ...]
+    fill: Fill
     decoder: str
     scaled: bool
     change_image: ChangeImage | None
@@ -44,14 +51,15 @@ class ThreadedReader(ImageReader):
         self._path, self._shard, self._change_image = path, shard, how.change_image
         # note: the transform of FFCV's decoder, so that pixels are FFCV's
         decoder = decoder_of(how.decoder, fast=True)
-        self.decode = partial(decode, decoder=decoder, scaled=how.scaled)
+        self.decode = partial(decode, decoder=decoder, scaled=how.scaled, fill=how.fill)
+        self._size = how.size
         self._local = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
         self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
 
     @abstractmethod
     def filling(self, request: Request, images: np.ndarray) -> Callable[[slice], None]:
-        """Return what fills a part of a request's uint8 images [B, size, size, 3], in a thread."""
+        """Return what fills a part of a request's uint8 images [B, H, W, 3], in a thread."""
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """Yield the requested batches in order; closing the iterator cancels pending ones.
@@ -99,9 +107,9 @@ class ThreadedReader(ImageReader):
         self._local.reader = next(self._readers)
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
-        """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
-        count, size = len(request.indices), request.view
-        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=has_streams(self._shard.device))
+        """Start decoding a batch; return uint8 [B, H, W, 3], filled once the tasks are done."""
+        count, size = len(request.indices), in_ratio(request.view, self._size)
+        images = torch.empty((count, *size, 3), dtype=torch.uint8, pin_memory=has_streams(self._shard.device))
         fill = self.filling(request, images.numpy())
         parts = (slice(first, first + _IMAGES_A_TASK) for first in range(0, count, _IMAGES_A_TASK))
         return images, [self._threads.submit(fill, part) for part in parts]

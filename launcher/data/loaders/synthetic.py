@@ -48,6 +48,6 @@ class SyntheticLoader(Loader):
         from launcher.data.loaders.noise import Noise  # note: torch
 
         plan, shard = opening.plan, opening.shard
-        train = Noise(plan, shard, plan.train_samples, range(self.batches), plan.rank_batch, plan.full_view)
+        train = Noise(plan, shard, plan.train_samples, range(self.batches), plan.rank_batch, plan.full_size)
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
-        return train, Noise(plan, shard, *one_batch, plan.loaded_evaluation_view)
+        return train, Noise(plan, shard, *one_batch, plan.loaded_evaluation_size)

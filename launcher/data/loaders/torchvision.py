@@ -53,7 +53,7 @@ class TorchvisionLoader(DecodingLoader):
 
         of_type = PixelType.of(plan.config.dataset)
         bytes_of_pixel = of_type.channels * np.dtype(of_type.loaded).itemsize
-        return self.prefetch * plan.rank_batch * bytes_of_pixel * plan.full_view**2
+        return self.prefetch * plan.rank_batch * bytes_of_pixel * plan.per_step(plan.full_view)
 
     def reads_from(self, config: RunConfig) -> str | None:
         return config.dataset.path

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from launcher.config.fields import edges, in_ratio
 from launcher.data.crops import Crops, centre_cut, cut, resize_by_torch, resize_to_nearest
 from launcher.data.decode import UnreadableImage
-from launcher.data.images import Draws, Pixels, evaluation_input
+from launcher.data.images import Draws, Pixels, evaluation_input, fill_of
 from launcher.data.index import Piece
 from launcher.data.masks.inspection import mismatch
-from launcher.data.masks.values import Masks
+from launcher.data.masks.values import IGNORED, Masks
 from launcher.data.pixel_types import PixelType
 from launcher.data.records import Record, Records
 from launcher.data.sources.reading import read
@@ -37,6 +38,8 @@ class PairDecoder(Pixels):
     def __init__(self, config: RunConfig):
         super().__init__(PixelType.of(config.dataset), upright=config.dataset.exif_orientation)
         self.image, self.seed = config.image, config.seed
+        self.size, self.fill = config.task.full_size(config), fill_of(config.dataset, config.image.fit)
+        self.mask_fill = None if self.fill is None else [IGNORED]
         self.masks = Masks.of(config.task, config.dataset.classes, upright=self.upright)  # type: ignore[arg-type]
 
     def pair(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
@@ -56,20 +59,20 @@ class RandomPairs(PairDecoder):
 
     def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
         pixels, mask = self.pair(record)
-        box = draws.box_of(*pixels.shape[:2])
-        image = cut(pixels, box, view, self.image.interpolation, resize_by_torch)
-        return image, cut(mask, box, view, "", resize_to_nearest)[..., 0]
+        box, size = draws.box_of(*pixels.shape[:2]), in_ratio(view, self.size)
+        image = cut(pixels, box, size, self.image.interpolation, resize_by_torch, self.fill)
+        return image, cut(mask, box, size, "", resize_to_nearest, self.mask_fill)[..., 0]
 
 
 class CentrePairs(PairDecoder):
-    """Centre crops, equal in all epochs."""
+    """Centre crops, or whole images, equal in all epochs."""
 
     def __init__(self, config: RunConfig):
         super().__init__(config)
         values: dict[str, Any] = evaluation_input(config)
-        self.short, self.interpolation = values["resize"], values["interpolation"]
+        self.short, self.interpolation, self.size = values["resize"], values["interpolation"], edges(values["size"])
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, np.ndarray]:
-        pixels, mask = self.pair(record)
-        image = centre_cut(pixels, self.short, view, self.interpolation, resize_by_torch)
-        return image, centre_cut(mask, self.short, view, "", resize_to_nearest)[..., 0]
+        (pixels, mask), size = self.pair(record), in_ratio(view, self.size)
+        image = centre_cut(pixels, self.short, size, self.interpolation, resize_by_torch, self.fill)
+        return image, centre_cut(mask, self.short, size, "", resize_to_nearest, self.mask_fill)[..., 0]

@@ -39,7 +39,7 @@ def counted(config: RunConfig, tokens: Tokens, report: Report) -> Inspection:
         check_tokens(split, vocabulary, report)
     for split, wanted in zip(listed, (dataset.train_samples, dataset.val_samples), strict=True):
         if wanted and wanted > len(split.labels):
-            has = f"{count_of(len(split.labels), 'sequence')} of {count_of(config.task.full_view(config), 'token')}"
+            has = f"{count_of(len(split.labels), 'sequence')} of {count_of(config.task.full_size(config)[0], 'token')}"
             key = f"dataset.{split.split}_samples={wanted}"
             notes.append(f"{tokens.folder} has only {has} for {split.split}, not {key}")
     if tokens.extensions:
@@ -63,7 +63,7 @@ def splits(config: RunConfig, tokens: Tokens) -> list[Images]:
 
 def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Images:
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
-    length = config.task.full_view(config)
+    length = config.task.full_size(config)[0]
     images = Images(name, str(tokens.folder), [], Texts(tokens.files[name]), np.zeros(0, np.uint8))
     size = len(Stream([Path(images.root, file) for file in images.names], config.dataset.classes))
     count = (size - 1) // length
