@@ -186,11 +186,24 @@ class CentreCrops(Pixels):
         self.resize = self.resize_of_type()
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, Any]:
-        return self.prepared(self.whole(record["image"]), view), record["label"]
+        return self._prepared(self.whole(record["image"]), in_ratio(view, self.size)), record["label"]
 
-    def prepared(self, pixels: np.ndarray, view: int) -> np.ndarray:
-        """Return decoded pixels [H, W, C] at the size of a view."""
-        return centre_cut(pixels, self.short, in_ratio(view, self.size), self.interpolation, self.resize, self.fill)
+    def of_array(self, image: np.ndarray) -> np.ndarray:
+        """Return an image [H, W, C] that a program has decoded, at the size of the evaluation.
+
+        Raises UserError if it is of another type.
+        """
+        of_type, pixels = self.pixel_type, np.asarray(image)
+        needed = f"pass [height, width, {of_type.channels}] of {of_type.dtype}"
+        if pixels.ndim not in (2, 3) or not pixels.size:
+            raise UserError(f"an array of shape {[*pixels.shape]} is no image; {needed}, in a list")
+        try:
+            return self._prepared(of_type.checked(pixels), self.size)
+        except UnreadableImage as error:
+            raise UserError(f"an array is no image of this model: {error}; {needed}") from None
+
+    def _prepared(self, pixels: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+        return centre_cut(pixels, self.short, size, self.interpolation, self.resize, self.fill)
 
 
 class ReadableImages(Records):

@@ -73,7 +73,10 @@ class PixelType:
         """
         if self.is_rgb:
             return np.array(decode(data, upright=upright).image)
-        pixels = _pixels(data, upright=upright)
+        return self.checked(_pixels(data, upright=upright))
+
+    def checked(self, pixels: np.ndarray) -> np.ndarray:
+        """Return pixels [H, W] or [H, W, C] as `read` does; raises OtherType and UnreadableImage as it."""
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
         if pixels.ndim != 3 or (pixels.shape[2], pixels.dtype.name) != (self.channels, self.dtype):
             has = f"channels={pixels.shape[2]} dataset.dtype={pixels.dtype}" if pixels.ndim == 3 else "channels"

@@ -31,7 +31,7 @@ from launcher.weights.export_check import ExportCheck, agrees, check_export
 from launcher.weights.export_files import write_card, write_weights
 from launcher.weights.export_graph import write_onnx
 from launcher.weights.hugging_face import as_gpt2
-from launcher.weights.program import program
+from launcher.weights.program import SERVE, program
 from launcher.weights.trained_model import load_checkpoint, model_card, trained_network
 
 _BATCH = 64
@@ -71,7 +71,8 @@ def export_run(
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
             of_text, of_pixels = task.values.axes == 1, task.values.labelled == "pixels"
-            card |= {"load": program(card, of_text=of_text, of_pixels=of_pixels), "note": None}
+            lines = program(card, of_text=of_text, of_pixels=of_pixels)
+            card |= {"load": lines, "serve": SERVE, "note": None}
             write_onnx(network, task, staged / ONNX)
         else:
             _check_declared(config, network, task)

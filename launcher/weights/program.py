@@ -10,6 +10,11 @@ _SCORES = {
     "sigmoid": "scores = 1 / (1 + np.exp(-outputs))",
 }
 _BYTES = "bytes"
+# What serves the file over HTTP, at /v2/models/model/infer: NVIDIA's Triton reads inputs and outputs from the program.
+SERVE = (
+    'docker run --rm -p 8000:8000 -v "$PWD/model.onnx:/models/model/1/model.onnx" '
+    "nvcr.io/nvidia/tritonserver:25.01-py3 tritonserver --model-repository=/models"
+)
 
 
 def program(card: Mapping[str, Any], *, of_text: bool, of_pixels: bool) -> list[str]:

@@ -66,6 +66,23 @@ class TrainedModel:
         """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
         return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
 
+    def predict(self, images: Sequence[np.ndarray], top: int = 5) -> list[list[tuple[str, float]]]:
+        """Return the predictions of images of any size, prepared as those of files: names, and their numbers.
+
+        images: arrays [H, W, C] of the channels and type of the training images, uint8 [H, W, 3] of RGB for most.
+        top: the most classes of each image.
+
+        Raises UserError if one has other channels or another type, or the model predicts text.
+        """
+        if self.task.values.axes == 1:
+            raise UserError("a language model has no images to predict; launcher.weights.generate continues a text")
+        decoder, predicted = CentreCrops(self.card["input"]), []
+        for start in range(0, len(images), _BATCH):
+            arrays = [decoder.of_array(image) for image in images[start : start + _BATCH]]
+            pixels = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+            predicted += self.predictions(pixels.to(self.device), top)
+        return predicted
+
 
 def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
     """Build a model from a checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
