@@ -1,6 +1,8 @@
 """Images that are not square, whole or cropped, against torchvision's and timm's; the same in every reader."""
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 from launcher.tasks import build_task
+from launcher.weights.masks import predicted_mask
 
 MEAN = [0.485, 0.456, 0.406]
 FILL = [124, 116, 104]
@@ -196,6 +199,27 @@ def test_masks_do_not_count_around_an_image(tmp_path: Path) -> None:
     outside[:, :, torch.from_numpy(mask == 255)] = 50.0
     targets = task.targets(torch.from_numpy(mask)[None])
     assert torch.equal(task.loss(outside, targets), task.loss(outputs, targets))
+
+
+@pytest.mark.parametrize(
+    ("size", "resize", "fill", "shape"),
+    [([32, 64], None, FILL, (32, 64)), ([32, 32], None, None, (32, 32)), ([32, 64], 40, None, (40, 120))],
+)
+def test_a_predicted_mask_is_of_the_whole_image(
+    size: list[int], resize: int | None, fill: list[int] | None, shape: tuple[int, int]
+) -> None:
+    """A pixel is of the second class if it is dark, as the right half is."""
+    pixels, stream = np.zeros((20, 60, 3), np.uint8), io.BytesIO()
+    pixels[:, :30] = 200
+    Image.fromarray(pixels).save(stream, "PNG")
+
+    def outputs(images: torch.Tensor) -> torch.Tensor:
+        assert images.shape == (1, 3, *shape)
+        return torch.cat([images[:, :1].float() - 100, 100 - images[:, :1].float()], 1)
+
+    values = {"size": size, "resize": resize, "fill": fill, "interpolation": "bilinear", "exif_orientation": True}
+    model: Any = SimpleNamespace(card={"input": values}, device="cpu", outputs=outputs)
+    assert np.array_equal(predicted_mask(model, stream.getvalue()), pixels[..., 0] == 0)
 
 
 @pytest.mark.parametrize(
