@@ -17,14 +17,12 @@ pytestmark = pytest.mark.system
 
 # What a rank calls in each phase.
 PHASES = {
-    "start": "launcher.training.opened:join_ranks",
     "rehearsal": "launcher.training.worker:rehearse_run",
     "step": "launcher.training.trainer:Trainer.count",
     "evaluation": "launcher.training.trainer:Trainer.evaluate",
     "checkpoint": "launcher.training.checkpoint:_write",
     "mirror": "launcher.records.mirror:Mirror.push",
     "end": "launcher.training.metric_logger:MetricLogger.log_end",
-    "curve": "launcher.training.worker:draw",
     "restart": "launcher.training.worker:newest_on_all_ranks",
 }
 _SECONDS = 1.5

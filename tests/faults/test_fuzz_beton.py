@@ -47,55 +47,42 @@ def is_one_line(error: UserError) -> None:
     assert str(error).isprintable()
 
 
-def rows_of(path: Path) -> np.ndarray:
-    """Map the rows of a file; changes are written to it."""
-    return np.memmap(path, ROW, "r+", ROWS_START, (SAMPLES,))
-
-
-def allocations_of(path: Path) -> np.ndarray:
-    table = int(np.fromfile(path, HEADER, 1)["table"][0])
-    return np.memmap(path, ALLOCATION, "r+", table, (SAMPLES,))
+def mapped(path: Path, kind: np.dtype) -> np.ndarray:
+    """Map the rows or the allocations of a file; changes are written to it."""
+    start = ROWS_START if kind is ROW else int(np.fromfile(path, HEADER, 1)["table"][0])
+    return np.memmap(path, kind, "r+", start, (SAMPLES,))
 
 
 def test_the_unmutated_file_is_valid(copied: Path) -> None:
     assert (open_beton(copied).samples, open_beton(copied).classes) == (SAMPLES, 2)
-    assert set(rows_of(copied)["f0"]["mode"]) == {0, 1}
+    assert set(mapped(copied, ROW)["f0"]["mode"]) == {0, 1}
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "expected"),
+    ("fields", "values", "error"),
     [
-        *(("place", place, "recorded and stored sizes differ") for place in (0, 1, 2**40, 2**64 - 1)),
-        *(("mode", mode, "recorded and stored sizes differ") for mode in (2, 255)),
-        *(("width", width, "recorded and stored sizes differ") for width in (0, 41, 65535)),
-        ("height", 0, "recorded and stored sizes differ"),
+        ("f0 place", [0, 1, 2**40, 2**64 - 1], "recorded and stored sizes differ"),
+        ("f0 mode", [2, 255], "recorded and stored sizes differ"),
+        ("f0 width", [0, 41, 65535], "recorded and stored sizes differ"),
+        ("f0 height", [0], "recorded and stored sizes differ"),
+        ("f1", [-1, 2**62, 2**24], "labels outside 0 to"),
+        ("size", [2**63, 10**7], "extend past its end"),
+        ("place", [2**64 - 8, 10**9], "extend past its end"),
     ],
 )
-def test_a_row_with_a_wrong_place_or_size_is_refused(copied: Path, field: str, value: int, expected: str) -> None:
-    rows = rows_of(copied)
-    raw = int(np.flatnonzero(rows["f0"]["mode"] == 1)[0])
-    rows["f0"][field][raw] = value
-    rows.flush()
-    with pytest.raises(UserError, match=expected):
-        open_beton(copied)
-
-
-@pytest.mark.parametrize("label", [-1, 2**62, 2**24])
-def test_a_label_outside_the_classes_is_refused(copied: Path, label: int) -> None:
-    rows = rows_of(copied)
-    rows["f1"][2] = label
-    rows.flush()
-    with pytest.raises(UserError, match="labels outside 0 to"):
-        open_beton(copied)
-
-
-@pytest.mark.parametrize(("field", "value"), [("size", 2**63), ("size", 10**7), ("place", 2**64 - 8), ("place", 10**9)])
-def test_an_allocation_past_the_end_of_the_file_is_refused(copied: Path, field: str, value: int) -> None:
-    table = allocations_of(copied)
-    table[field][3] = value
-    table.flush()
-    with pytest.raises(UserError, match="extend past its end"):
-        open_beton(copied)
+def test_a_wrong_number_of_a_row_or_an_allocation_is_refused(
+    copied: Path, fields: str, values: list[int], error: str
+) -> None:
+    table = mapped(copied, ROW if fields.startswith("f") else ALLOCATION)
+    raw = int(np.flatnonzero(mapped(copied, ROW)["f0"]["mode"] == 1)[0])
+    column = table
+    for field in fields.split():
+        column = column[field]
+    for value in values:
+        column[raw] = value
+        table.flush()
+        with pytest.raises(UserError, match=error):
+            open_beton(copied)
 
 
 @settings(max_examples=150)

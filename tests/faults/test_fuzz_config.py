@@ -1,11 +1,10 @@
 """Untrusted recipes, resolved configs and command lines: they compose, or every error is one line."""
 
-import io
 import json
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
@@ -26,6 +24,7 @@ from launcher.launch import start
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import create
+from tests.commands import execute
 from tests.made_runs import append, records
 
 HEADER: dict[str, Any] = {"summary": "anything", "epochs": [1, None], "published": []}
@@ -70,11 +69,9 @@ def valid_values() -> dict[str, Any]:
 
 
 def works_or_prints_errors(*words: str) -> None:
-    out, errors = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(errors):
-        # note: exceptions other than UserError fail the test
-        code = main(words)
-    lines = [line for line in errors.getvalue().splitlines() if not line.startswith(("note: ", "auto: "))]
+    # note: exceptions other than UserError fail the test
+    code, _, errors = execute(*words)
+    lines = [line for line in errors.splitlines() if not line.startswith(("note: ", "auto: "))]
     assert code == (2 if lines else 0)
     assert all(line.startswith("error: ") for line in lines)
 

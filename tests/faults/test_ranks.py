@@ -169,10 +169,8 @@ def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     assert results(run) == results(uninterrupted)
 
     refused = here("resume", str(other), "optimizer.lr=1", "seed=3", "launch.nproc=1", code=2)
-    assert [line.split(":")[1].split("=")[0].strip() for line in refused.stderr.splitlines()] == [
-        "seed",
-        "optimizer.lr",
-    ]
+    keys = [line.split(":")[1].split("=")[0].strip() for line in refused.stderr.splitlines()]
+    assert keys == ["seed", "optimizer.lr"]
     assert "cannot change when a run resumes" in refused.stderr
     assert "epochs=1" in here("resume", str(other), "epochs=1", code=2).stderr
     one = here("resume", str(other), "launch.nproc=1")

@@ -15,24 +15,21 @@ from launcher.errors import TERMINATED
 from tests.data.sources import web
 from tests.data.sources.downloads import webdataset
 from tests.images import write_images
-from tests.runs import SMALL, Train, ended
+from tests.runs import Train, ended
 
 pytestmark = pytest.mark.system
 
 # A command ends within ten seconds; the rest is for a busy machine.
 SECONDS = 50
-RUN = [*(word for word in SMALL if not word.startswith("dataset")), "run_name=run"]
 
 
 class Server(web.Server):
-    """Serve a folder until `fault` is set: `silent` sends nothing of an archive, `cut` only its first bytes."""
+    """Serve a folder with a fault: `silent` sends nothing of an archive, `cut` only its first bytes."""
 
-    fault = ""
-
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, fault: str):
         super().__init__(("127.0.0.1", 0), partial(_Faulty, directory=str(folder)))
-        self.url, self.reached = f"http://127.0.0.1:{self.server_port}", threading.Event()
-        self.closed = threading.Event()
+        self.url, self.fault = f"http://127.0.0.1:{self.server_port}", fault
+        self.reached, self.closed = threading.Event(), threading.Event()
 
 
 class _Faulty(web.Handler):
@@ -41,7 +38,7 @@ class _Faulty(web.Handler):
 
     def send_head(self) -> Any:
         fault = self.server.fault
-        if not fault or not self.path.endswith(".tar") or (fault == "cut" and self.command == "HEAD"):
+        if not self.path.endswith(".tar") or (fault == "cut" and self.command == "HEAD"):
             return super().send_head()
         self.server.reached.set()
         if fault == "silent":
@@ -54,9 +51,8 @@ class _Faulty(web.Handler):
 
 
 @contextmanager
-def serving(folder: Path, fault: str = "") -> Iterator[Server]:
-    with Server(folder) as server:
-        server.fault = fault
+def serving(folder: Path, fault: str) -> Iterator[Server]:
+    with Server(folder, fault) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server
@@ -71,15 +67,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return webdataset(folder, tmp_path_factory.mktemp("shards"))
 
 
-def stopped(process: Any) -> tuple[str, str]:
-    """Stop a command, and return its output and errors."""
-    start = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    texts = ended(process, TERMINATED)
-    assert time.monotonic() - start < SECONDS, texts
-    return texts
-
-
 @pytest.mark.parametrize(("verb", "fault"), [("doctor", "silent"), ("run", "silent"), ("run", "cut")])
 def test_a_stop_signal_ends_a_command_that_waits_for_a_server(
     verb: str, fault: str, images: Path, train: Train
@@ -88,5 +75,8 @@ def test_a_stop_signal_ends_a_command_that_waits_for_a_server(
         process = train.start(verb, "dataset=image_folder", f"dataset.path={server.url}")
         assert server.reached.wait(240)
         time.sleep(0.5)
-        _, errors = stopped(process)
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, errors = ended(process, TERMINATED)
+    assert time.monotonic() - start < SECONDS, errors
     assert errors.splitlines()[-1] == "stopped by SIGTERM"
