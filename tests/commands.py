@@ -1,7 +1,9 @@
 """Run a command in this process and capture its output."""
 
 import io
+import json
 from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
 
 from launcher.cli.main import main
 
@@ -19,6 +21,11 @@ def output_of(*words: str) -> str:
     code, output, errors = execute(*words)
     assert code == 0, errors
     return output
+
+
+def values_of(*words: str) -> Any:
+    """Return what a command that succeeds prints with --json."""
+    return json.loads(output_of(*words, "--json"))
 
 
 def refused(*words: str) -> str:

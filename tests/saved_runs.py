@@ -2,12 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms._presets import ImageClassification
 
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
+from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, create
 from launcher.training import checkpoint
+from launcher.weights.trained_model import trained_network
 from tests.trainers import alone
 
 SMALL = [
@@ -33,3 +40,19 @@ def finished(runs: Path, *words: str) -> RunFolder:
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     checkpoint.save(run.state_dict(), folder.checkpoints / checkpoint_name(0))
     return folder
+
+
+def state_of(run: RunFolder) -> dict[str, Any]:
+    return checkpoint.load(run.checkpoints / checkpoint_name(0))
+
+
+def network_of(run: RunFolder) -> nn.Module:
+    """Return the network of a finished run, in evaluation mode."""
+    return trained_network(plan_for(resolved.read(run.config), 1), state_of(run)).eval()
+
+
+def prepared(run: RunFolder, image: Image.Image) -> Tensor:
+    """Return an image as a batch of one, by torchvision's own preset with the sizes of a run."""
+    config = plan_for(resolved.read(run.config), 1).config
+    preset = ImageClassification(crop_size=32, resize_size=config.scaled_size(config.image.eval_resize))
+    return preset(image.convert("RGB"))[None]

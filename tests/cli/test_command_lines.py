@@ -35,24 +35,31 @@ OTHERS = [
     *(["ls"], ["ls", "algorithms"], ["diff", "mild", "hot"], ["completion", "bash"], ["help", "plan"], ["--version"]),
     *(["eval", "run"], ["export", "run"], ["compare", "runs"], ["compare", "--published"]),
     *(["report", "run", "-o", "page.html"], ["report", "x" * 300, "-o", f"{'x' * 300}/a.csv"], ["compare", "x" * 300]),
-    *(
-        ["ablate", "--grid", f"runs={'x' * 300}"],
-        ["diff", "x" * 300, "hot"],
-        ["resume", "x" * 300],
-    ),
+    *(["ablate", "--grid", f"runs={'x' * 300}"], ["diff", "x" * 300, "hot"], ["resume", "x" * 300]),
 ]
 VALUES = [
     *("", "[0.2]", "[[1],[2]]", "{a: 1}", "{a: {b: [1]}}", "nan", "inf", "-1", "0", "1e400", "9" * 30, "x" * 300),
-    *("null",),
     *("true", "off", "of", "8ep", "0.5dur", "日本", "a b", "it's", "(x", "]", "a=b", "1,2", "${seed}", "${nope}"),
-    *("~/x", "*"),
     *("glob(*)", "range(0,1000000000)", "choice(1,2)", "--x", "$HOME/é", "[a", "{", "'", '"', "hot", "resnet18"),
-    *("auto",),
+    *("null", "~/x", "*", "auto"),
 ]
 BARE = [
     *("", "plann", "hto", "hot", "frobnicate", "epochs", "=", "-q", "-m", "--dry-run", "--config", "--lr", "--epoch"),
-    *("--foo=1", "-", "~ema", "~algorithms.ema", "+x=1", "x" * 300, "[/x]", "é", "recipe=", "=3", "a.b.c=1", "plan"),
-    *("@",),
+    *(
+        "--foo=1",
+        "-",
+        "~ema",
+        "~algorithms.ema",
+        "+x=1",
+        "x" * 300,
+        "[/x]",
+        "é",
+        "recipe=",
+        "=3",
+        "a.b.c=1",
+        "plan",
+        "@",
+    ),
 ]
 
 

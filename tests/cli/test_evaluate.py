@@ -19,16 +19,14 @@ from launcher.config.compose import compose
 from launcher.data.builtin._figures import FIGURES, draw_figure
 from launcher.data.identity import identity
 from launcher.data.unreadable import write_skipped
-from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
 from launcher.tasks import build_task
 from launcher.training import checkpoint
 from launcher.weights.evaluated_images import ImageRows
-from launcher.weights.trained_model import trained_network
-from tests.commands import execute, output_of, refused
+from tests.commands import execute, output_of, refused, values_of
 from tests.html import Page
 from tests.images import write_images
-from tests.saved_runs import finished
+from tests.saved_runs import finished, network_of, prepared, state_of
 from tests.trainers import TASKS
 
 VIEWS = "image.eval_views="
@@ -55,16 +53,11 @@ def other(tmp_path: Path) -> Path:
 
 def expected(run: RunFolder, folder: Path, *, only_present: bool = False) -> np.ndarray:
     """Return the confusion matrix by torchvision's preset, one image at a time; of a run with ten classes."""
-    config = resolved.read(run.config)
-    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network = trained_network(plan_for(config, 1), state)
-    resize = plan_for(config, 1).config.scaled_size(config.image.eval_resize)
-    preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
-    counts = np.zeros((10, 10), int)
+    network, names, counts = network_of(run), state_of(run)["classes"], np.zeros((10, 10), int)
     for file in folder.glob("*/*.png"):
         if file.parent.name in names:
             with torch.inference_mode():
-                outputs = network.eval()(preset(Image.open(file).convert("RGB"))[None])
+                outputs = network(prepared(run, Image.open(file)))
             classes = [names.index(name) for name in names if (folder / name).is_dir() or not only_present]
             predicted = classes[outputs[0, classes].argmax().item()]
             counts[names.index(file.parent.name), predicted] += 1
@@ -85,8 +78,7 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
     (other / "val").mkdir()
     for name in ("star", "aaa"):
         (other / name).rename(other / "val" / name)
-    code, output, _ = execute("eval", str(run.path), f"dataset.path={other}", "--json")
-    assert json.loads(output)["samples"] == 5
+    assert values_of("eval", str(run.path), f"dataset.path={other}")["samples"] == 5
 
 
 @pytest.mark.parametrize("numbered", [False, True])
@@ -97,20 +89,20 @@ def test_predictions_can_be_among_the_classes_of_the_images_alone(
     """As ImageNet-R and -A are scored; also with numbers as names, as ImageNet-v2's, which as texts sort 0, 1, 10."""
     run = finished(tmp_path / "runs", f"loss={loss}")
     restricted, every = expected(run, other, only_present=True), expected(run, other)
-    names = checkpoint.load(run.checkpoints / checkpoint_name(0))["classes"]
+    names = state_of(run)["classes"]
     if numbered:
         shutil.rmtree(other / "aaa")
         for name in ("star", "circle", "ring"):
             (other / name).rename(other / str(names.index(name)))
-    words = ["eval", str(run.path), f"dataset.path={other}", "--by-class", "-o", str(tmp_path), "--json"]
-    code, output, errors = execute(*words, "--only-present")
+    words = ["eval", str(run.path), f"dataset.path={other}", "--by-class", "-o", str(tmp_path)]
+    code, output, errors = execute(*words, "--only-present", "--json")
     assert code == 0, errors
     result = json.loads(output)
     assert result["confusion"] == restricted.tolist() != every.tolist()
     assert result["metrics"]["top1"] == restricted.trace() / 12
     assert np.isfinite(result["loss"])
     assert "note: predictions are among the 3 of 10 classes that the images have" in errors
-    assert json.loads(output_of(*words))["confusion"] == every.tolist()
+    assert values_of(*words)["confusion"] == every.tolist()
 
 
 def test_only_present_is_for_one_class_an_image(tmp_path: Path) -> None:
@@ -121,9 +113,7 @@ def test_only_present_is_for_one_class_an_image(tmp_path: Path) -> None:
 
 
 def test_the_table_by_class_is_printed_and_written_to_files(run: RunFolder) -> None:
-    code, output, _ = execute("eval", str(run.path), "--by-class")
-    assert code == 0
-    lines = output.splitlines()
+    lines = output_of("eval", str(run.path), "--by-class").splitlines()
     assert lines[1] == "20 images on 1 process on the CPU"
     assert lines[2].split() == ["class", "images", "recall", "(top-1)", "precision", "most", "confused", "with"]
     rows = list(csv.DictReader((run.path / "by_class.csv").open()))
@@ -152,9 +142,7 @@ def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder,
     (tmp_path / "other" / os.fsdecode(b"\xff")).mkdir(parents=True)
     draw_figure("star", 40, "other", 0).save(tmp_path / "other" / os.fsdecode(b"\xff") / "0.png")
     words = ["eval", str(run.path), f"dataset.path={tmp_path}/other", "--by-class", "-o", str(tmp_path)]
-    code, output, errors = execute(*words)
-    assert code == 0, errors
-    assert r"\udcff" in output
+    assert r"\udcff" in output_of(*words)
     page = Page(tmp_path / "gallery.html")
     assert r"\udcff/0.png" in "".join(page.texts)
     (tmp_path / "gallery.html").write_text("my own")
@@ -163,12 +151,12 @@ def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder,
     assert names[0] == r"\udcff"
     assert "'=1+1" in names
     (tmp_path / "gallery.html").unlink()
-    assert json.loads(execute(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
+    assert values_of(*words)["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 
 def test_a_new_evaluation_equals_the_recorded_one(run: RunFolder) -> None:
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
-    result = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
+    result = values_of("eval", str(run.path), "eval_batch_size=256")
     assert result["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
     assert [result[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
 
@@ -197,8 +185,7 @@ def test_shifted_views_have_the_weights_of_airbench() -> None:
 def test_views_are_averaged_by_evaluations_predictions_and_exports(kind: str, tmp_path: Path) -> None:
     run = finished(tmp_path / "runs", "loss=cross_entropy", "image.eval_resize=256", *SMALLER)
     draw_figure("star", 60, "other", 0).crop((0, 0, 60, 44)).save(tmp_path / "a.png")
-    config, state = resolved.read(run.config), checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network = trained_network(plan_for(config, 1), state)
+    network, names = network_of(run), state_of(run)["classes"]
     square = ImageClassification(crop_size=36, resize_size=36)(Image.open(tmp_path / "a.png").convert("RGB"))[None]
     crops = five_crop(square, [24, 24])
     if kind == "scales":
@@ -206,22 +193,22 @@ def test_views_are_averaged_by_evaluations_predictions_and_exports(kind: str, tm
     if kind == "shifts":
         crops = six_views(center_crop(square, [24]))
     with torch.inference_mode():
-        outputs = [network.eval()(one) for crop in crops for one in (crop, crop.flip(3))]
+        outputs = [network(one) for crop in crops for one in (crop, crop.flip(3))]
     expected = torch.stack(outputs).mean(0).softmax(1)[0].tolist()
 
     def probabilities(*words: str) -> list[float]:
-        rows = json.loads(output_of("predict", *words, str(tmp_path / "a.png"), "--top", "10", "--json"))["classes"]
+        rows = values_of("predict", *words, str(tmp_path / "a.png"), "--top", "10")["classes"]
         scores = {row["class"]: row["probability"] for row in rows}
-        return [scores[name] for name in state["classes"]]
+        return [scores[name] for name in names]
 
     plain = probabilities(str(run.path))
     assert probabilities(str(run.path), "--views", kind) == pytest.approx(expected, rel=1e-3)
     assert expected != pytest.approx(plain, rel=1e-2)
-    losses = [json.loads(output_of("eval", str(run.path), "--json", *words))["loss"] for words in ([], [VIEWS + kind])]
+    losses = [values_of("eval", str(run.path), *words)["loss"] for words in ([], [VIEWS + kind])]
     assert losses[0] != losses[1]
 
     run.config.write_text(run.config.read_text().replace("eval_views: centre", f"eval_views: {kind}"))
-    assert json.loads(output_of("eval", str(run.path), "--json"))["loss"] == losses[1]
+    assert values_of("eval", str(run.path))["loss"] == losses[1]
     output_of("export", str(run.path), "-o", str(tmp_path / "export"))
     assert probabilities(str(tmp_path / "export")) == pytest.approx(expected, rel=1e-3)
     assert probabilities(str(tmp_path / "export"), "--views", "centre") == pytest.approx(plain, rel=1e-6)
@@ -240,11 +227,11 @@ def test_nested_classes_have_the_accuracy_of_their_parents(tmp_path: Path) -> No
         tmp_path / "runs", "dataset=image_folder", f"dataset.path={folder}", "dataset.class_level=path", "batch_size=4",
         *("dataset.native_size=32", "dataset.train_samples=null", "dataset.val_samples=null", "loss=cross_entropy"),
     )  # fmt: skip
-    output = execute("eval", str(run.path), "--json", "--csv", str(tmp_path / "a.csv"), "--top", "1")[1]
+    result = values_of("eval", str(run.path), "--csv", str(tmp_path / "a.csv"), "--top", "1")
     rows = [*csv.DictReader((tmp_path / "a.csv").open())]
     parents = [(row["label"].split("/")[0], row["class"].split("/")[0]) for row in rows]
-    assert json.loads(output)["parents"] == [sum(one == other for one, other in parents) / 12]
-    assert f"level 1: {json.loads(output)['parents'][0]:.2%}" in output_of("eval", str(run.path))
+    assert result["parents"] == [sum(one == other for one, other in parents) / 12]
+    assert f"level 1: {result['parents'][0]:.2%}" in output_of("eval", str(run.path))
 
 
 def test_views_that_are_equal_are_refused(run: RunFolder) -> None:
@@ -262,12 +249,11 @@ def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, oth
     )  # fmt: skip
     note_dataset(run, identity(resolved.read(run.config)))
     other.rename(tmp_path / "moved")
-    result = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    result = values_of("eval", str(run.path), f"dataset.path={tmp_path}/moved")
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
     assert result["samples"] == recorded["samples"] == 6
     (tmp_path / "moved" / "aaa" / "0.png").unlink()
-    result = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
-    assert result["samples"] == 13
+    assert values_of("eval", str(run.path), f"dataset.path={tmp_path}/moved")["samples"] == 13
 
 
 def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> None:
@@ -289,15 +275,10 @@ def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> Non
 
 def expected_rows(run: RunFolder, folder: Path) -> dict[str, tuple[float, list[str], list[float]]]:
     """Return loss, classes and probabilities, likeliest first, of each image alone."""
-    config = resolved.read(run.config)
-    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network = trained_network(plan_for(config, 1), state)
-    resize = plan_for(config, 1).config.scaled_size(config.image.eval_resize)
-    preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
-    rows = {}
+    network, names, rows = network_of(run), state_of(run)["classes"], {}
     for file in {*folder.glob("*/*.jpg")} - {folder / "dog" / "4.jpg"}:
         with torch.inference_mode():
-            logits = network.eval()(preset(Image.open(file).convert("RGB"))[None])
+            logits = network(prepared(run, Image.open(file)))
         loss = cross_entropy(logits, torch.tensor([names.index(file.parent.name)])).item()
         values, places = logits[0].softmax(0).sort(descending=True)
         rows[f"{file.parent.name}/{file.name}"] = loss, [names[place] for place in places], values.tolist()

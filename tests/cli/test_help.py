@@ -93,22 +93,22 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None
     assert names.index("colout") == names.index("progressive_resizing") + 1
 
 
-@pytest.mark.parametrize(("environment", "expected"), [(None, "passive"), ("ACTIVE", "ACTIVE")])
-def test_idle_threads_sleep_unless_the_user_sets_another_policy(
-    environment: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "typed", "expected"),
+    [
+        ("OMP_WAIT_POLICY", None, "passive"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "ACTIVE"),
+        ("TORCH_CPP_LOG_LEVEL", None, "FATAL"),
+    ],
+)
+def test_idle_threads_sleep_and_stack_frames_of_torch_are_not_printed_unless_the_user_sets_others(
+    name: str, typed: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", environment or "")
-    if environment is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv(name, typed or "")
+    if typed is None:
+        monkeypatch.delenv(name)
     assert cli.main(["ls", "recipes"]) == 0
-    assert os.environ["OMP_WAIT_POLICY"] == expected
-
-
-def test_stack_frames_of_torch_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
-    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
-    assert cli.main(["ls", "recipes"]) == 0
-    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"
+    assert os.environ[name] == expected
 
 
 @pytest.mark.slow
@@ -132,10 +132,7 @@ runpy.run_module("launcher", run_name="__main__")
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        (
-            "image.scale",
-            ["image.scale", "list of 2 numbers, at least 0, at most 1", "[0.08, 1.0]", "smallest and largest"],
-        ),
+        ("image.scale", ["list of 2 numbers, at least 0, at most 1", "[0.08, 1.0]", "smallest and largest"]),
         ("image", ["image.reference", "image.eval_views"]),
         ("optimizer=sgd", ["optimizer.nesterov", "true or false"]),
         ("mixup", ["algorithms.mixup=on", "Blends each image", "algorithms.mixup.alpha"]),

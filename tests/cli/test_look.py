@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.commands import execute, output_of, refused
+from tests.commands import output_of, refused
 from tests.html import Page
 from tests.images import write_images
 
@@ -32,14 +32,8 @@ def test_the_page_of_a_folder_escapes_names_and_loads_nothing(tmp_path: Path) ->
 
 
 def test_only_a_page_is_replaced(tmp_path: Path) -> None:
-    shapes = [
-        "recipe=none",
-        "dataset=shapes",
-        "dataset.train_samples=40",
-        "dataset.val_samples=10",
-        "model=resnet18",
-        *WORDS[1:],
-    ]
+    shapes = ["recipe=none", "dataset=shapes", "dataset.train_samples=40", "dataset.val_samples=10", *WORDS[1:]]
+    shapes += ["model=resnet18"]
     (path := tmp_path / "look.html").write_text("<p>my own</p>")
     assert "exists and is no output of this version of train" in refused("look", *shapes, "-o", str(path))
     assert path.read_text() == "<p>my own</p>"
@@ -54,8 +48,7 @@ def test_only_a_page_is_replaced(tmp_path: Path) -> None:
 def test_ffcv_files_show_the_same_samples_as_their_images(tmp_path: Path) -> None:
     root = write_images(tmp_path / "pets", {"train": 6, "val": 2}, size=(40, 50))
     words = [*WORDS, f"dataset.path={root}", "algorithms=[mixup]", "algorithms.mixup.probability=1.0"]
-    code, _, errors = execute("prepare", "dataset=image_folder", f"dataset.path={root}")
-    assert code == 0, errors
+    output_of("prepare", "dataset=image_folder", f"dataset.path={root}")
     pages = {}
     for loader in ("torchvision", "ffcv"):
         output_of("look", *words, f"dataloader={loader}", "-o", str(tmp_path / f"{loader}.html"))

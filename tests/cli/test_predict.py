@@ -14,24 +14,21 @@ import PIL
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torchvision.transforms._presets import ImageClassification
 
 from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.console import csv_cell
 from launcher.plan.plan import plan_for
-from launcher.records.run_folder import RunFolder, checkpoint_name
-from launcher.training import checkpoint
+from launcher.records.run_folder import RunFolder
 from launcher.weights import trained_model as predict_module
 from launcher.weights.card import network_changes
 from launcher.weights.export_files import write_weights
-from launcher.weights.trained_model import model_card, trained_network
-from tests.commands import execute, refused
-from tests.saved_runs import finished
+from launcher.weights.trained_model import model_card
+from tests.commands import execute, output_of, refused
+from tests.saved_runs import finished, network_of, prepared, state_of
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
-SIZE = 32
 # note: torch resizes to Pillow-SIMD's pixels, plain Pillow rounds differently
 ROUNDING = 1e-5 if ".post" in PIL.__version__ else 1e-3
 
@@ -44,13 +41,11 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def export(run: RunFolder, tmp_path: Path) -> Path:
     """Return an export of the run, without its check, which needs torchvision's own networks."""
-    config = resolved.read(run.config)
-    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    plan = plan_for(config, 1)
+    config, state = resolved.read(run.config), state_of(run)
     assert list(network_changes(config)) == ["blurpool"]
     folder = tmp_path / "export"
     folder.mkdir()
-    write_weights(state["weights"], folder, model_card(plan, state, None))
+    write_weights(state["weights"], folder, model_card(plan_for(config, 1), state, None))
     return folder
 
 
@@ -73,16 +68,10 @@ def images(tmp_path: Path) -> Path:
 
 def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
     """Return classes and probabilities by torchvision's own preset, one image at a time."""
-    config = resolved.read(run.config)
-    plan = plan_for(config, 1)
-    state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network = trained_network(plan, state)
-    preset = ImageClassification(crop_size=SIZE, resize_size=plan.config.scaled_size(config.image.eval_resize))
     with torch.inference_mode():
-        image = preset(ImageOps.exif_transpose(Image.open(file)).convert("RGB"))
-        scores = network.eval()(image[None])[0].softmax(0)
-    best = scores.argsort(descending=True)
-    return [(state["classes"][number], scores[number].item()) for number in best]
+        scores = network_of(run)(prepared(run, ImageOps.exif_transpose(Image.open(file))))[0].softmax(0)
+    names = state_of(run)["classes"]
+    return [(names[number], scores[number].item()) for number in scores.argsort(descending=True)]
 
 
 def predictions(*words: str, code: int = 0) -> list[dict[str, object]]:
@@ -136,9 +125,8 @@ def test_csv_and_json_have_the_same_values(
     assert [row["file"] for row in rows] == names
     assert all(close(row, Path(name), run, 10) for row, name in zip(rows, names, strict=True))
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(names)))
-    code, output, _ = execute("predict", str(run.path), "--list", "-", "--csv", "--top", "99")
-    assert code == 0
-    table = list(csv.DictReader(io.StringIO(output)))
+    output = output_of("predict", str(run.path), "--list", "-", "--csv", "--top", "99")
+    table = csv.DictReader(io.StringIO(output))
     flat = [
         [row["file"], str(rank), c["class"], f"{c['probability']:.6f}"]
         for row in rows

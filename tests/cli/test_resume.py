@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import main as cli
-from launcher.cli import resume
 from launcher.cli.resume import newest_unfinished
-from launcher.cli.words import read
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.launch.start import Ended
 from launcher.records.run_folder import RunFolder
-from tests.commands import refused
+from tests.commands import output_of, refused
 from tests.images import write_images
 from tests.made_runs import MakeRun
 from tests.runs import SMALL, Here
@@ -40,51 +37,38 @@ def test_the_newest_run_that_has_not_finished_is_selected(tmp_path: Path, make_r
 
 
 @pytest.mark.parametrize(
-    "words",
-    [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"]],
+    ("words", "path", "changes"),
+    [
+        ([], "runs/a", []),
+        (["latest"], "runs/a", []),
+        (["seed=9"], "runs/a", ["seed=9"]),
+        (["latest", "seed=9"], "runs/a", ["seed=9"]),
+        (["runs/b=1"], "runs/b=1", []),
+        (["b=1", "seed=9"], "b=1", ["seed=9"]),
+        (["runs=other"], "other/a", ["runs=other"]),
+    ],
 )
 def test_resume_selects_the_run_of_the_command_line_or_the_newest(
-    tmp_path: Path,
-    make_run: MakeRun,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    words: list[str], path: str, changes: list[str], tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resumed: list[tuple[object, ...]] = []
 
     def record(folder: RunFolder, *values: object, **_: object) -> Ended:
-        resumed.append((folder.path, *values))
+        resumed.append((str(folder.path), *values))
         return Ended(folder, 0)
 
     monkeypatch.setattr("launcher.launch.start.resume", record)
     monkeypatch.chdir(tmp_path)
-    complete(make_run("runs/a", finished=None))
-    (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
-    arguments = read("resume", words, cli.parsers())
-    resume.main(arguments)
-    named = [word for word in words if "b=1" in word]
-    path = Path(named[0] if named else "runs/a")
-    assert resumed == [(path, ["seed=9"] * ("seed=9" in words))]
-    assert ("resuming runs/a, the newest unfinished run" in capsys.readouterr().out) == (not named)
-
-
-def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
-    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resumed: list[Path] = []
-
-    def record(folder: RunFolder, *_: object, **__: object) -> Ended:
-        resumed.append(folder.path)
-        return Ended(folder, 0)
-
-    monkeypatch.setattr("launcher.launch.start.resume", record)
-    monkeypatch.chdir(tmp_path)
-    for name in ("other/a", "runs/b"):
+    for name in ("runs/a", "other/a"):
         complete(make_run(name, finished=None))
-    resume.main(read("resume", ["runs=other"], cli.parsers()))
-    assert resumed == [Path("other/a")]
-    monkeypatch.undo()
-    shown = refused("resume", str(tmp_path / "runs" / "b"), "from_step=3")
+    (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
+    shown = output_of("resume", *words)
+    assert resumed == [(path, changes)]
+    assert (f"resuming {path}, the newest unfinished run" in shown) == ("b=1" not in path)
+
+
+def test_a_key_that_is_gone_is_refused_with_what_to_do(tmp_path: Path, make_run: MakeRun) -> None:
+    shown = refused("resume", str(complete(make_run("run", finished=None))), "from_step=3")
     assert "omit it; from_step is gone since version 0.3; delete later files of RUN/checkpoints" in shown
 
 

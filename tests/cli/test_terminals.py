@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.launch.watch import describe
+from tests.commands import execute
 from tests.made_runs import MakeRun
 
 LITTLE = 600 * 2**20  # bytes, of which torch needs more
@@ -42,61 +44,36 @@ def test_a_terminal_without_unicode_gets_all_the_output(
     assert expected in output.buffer.getvalue().decode(encoding)
 
 
+def of_system(number: int, *file: Path) -> OSError:
+    return OSError(number, os.strerror(number), *file)
+
+
+NO_MEMORY, NO_PROCESS = r"not enough memory \(.*", r"no further process or thread can start \(.*ulimit -u.*"
+FILE = Path("runs/a/lock")
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code", "line"),
     [
-        MemoryError(),
-        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
-        OSError(12, "Cannot allocate memory"),
+        (MemoryError(), 1, NO_MEMORY),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 1, NO_MEMORY),
+        (of_system(errno.ENOMEM), 1, NO_MEMORY),
+        (RuntimeError("can't start new thread"), 1, NO_PROCESS),
+        (of_system(errno.EAGAIN), 1, NO_PROCESS),
+        (of_system(errno.EACCES, FILE), 2, f"{FILE}: .*; change its permissions, or choose another folder"),
+        (of_system(errno.EROFS, FILE), 2, f"{FILE}: .*; mount it writable, or choose another folder"),
     ],
 )
-def test_a_lack_of_memory_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_limit_of_the_machine_is_one_line(
+    error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_with(error, monkeypatch)
-    assert cli.main(["ls"]) == 1
-    assert capsys.readouterr().err.startswith("error: not enough memory (")
-
-
-def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace each verb by this error."""
-
     def fail(_: list[str]) -> int:
         raise error
 
     monkeypatch.setattr(cli, "_run", fail)
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError("can't start new thread"), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))]
-)
-def test_a_lack_of_processes_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fail_with(error, monkeypatch)
-    assert cli.main(["ls"]) == 1
-    line = capsys.readouterr().err
-    assert line.startswith("error: no further process or thread can start (")
-    assert line.count("\n") == 1
-    assert "ulimit -u" in line
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.EACCES, "change its permissions, or choose another folder"),
-        (errno.EROFS, "mount it writable, or choose another folder"),
-    ],
-)
-def test_a_place_that_cannot_be_written_is_one_line(
-    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_: list[str]) -> int:
-        raise OSError(number, os.strerror(number), Path("runs/a/lock"))
-
-    monkeypatch.setattr(cli, "_run", fail)
-    assert cli.main(["resume", "runs/a"]) == 2
-    assert capsys.readouterr().err == f"error: runs/a/lock: {os.strerror(number)}; {remedy}\n"
+    ended, _, errors = execute("ls")
+    assert ended == code
+    assert re.fullmatch(f"error: {line}\n", errors)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
 from launcher.results import same_images
 from launcher.results.curves import Curve, CurvePoint, StudySetting
-from tests.commands import execute, refused
+from tests.commands import execute, output_of, refused, values_of
 from tests.counted_steps import made_up
 from tests.images import write_images
 from tests.made_runs import MakeRun
@@ -140,34 +140,34 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def assert_confirmed(choice: dict[str, Any]) -> None:
+    """Assert that the prediction of the words of a choice has its cost."""
+    offers = values_of("plan", *choice["words"], "--on", choice["machine"])["offers"]
+    same = next(offer for offer in offers if offer["spot"] == choice["spot"])
+    assert same["cost"]["value"] == pytest.approx(choice["cost"]["value"], rel=0.02)
+
+
 @pytest.mark.usefixtures("_by_hand")
 def test_the_command_chooses_what_its_own_prediction_confirms() -> None:
     words = ("plan", "recipe=ffcv_rn50", "--on", "8xH100")
-    code, out, errors = execute(*words, "--budget", "20usd", "--json")
-    assert code == 0, errors
-    (choice,) = json.loads(out)["choices"]
+    (choice,) = values_of(*words, "--budget", "20usd")["choices"]
     assert choice["recipe"] == "ffcv_rn50"
     assert 0 < choice["cost"]["value"] <= 20
     low, high = choice["known_top1"]
     assert low <= choice["top1"] <= high
-    code, out, _ = execute("plan", *choice["words"], "--on", choice["machine"], "--json")
-    confirmed = [offer for offer in json.loads(out)["offers"] if offer["spot"] == choice["spot"]]
-    assert confirmed[0]["cost"]["value"] == pytest.approx(choice["cost"]["value"], rel=0.02)
-    code, out, _ = execute(*words, "--budget", "20usd")
-    assert f"train plan recipe=ffcv_rn50 epochs={choice['epochs']} dataloader=ffcv --on lambda_8x_h100" in out
+    assert_confirmed(choice)
+    command = f"train plan recipe=ffcv_rn50 epochs={choice['epochs']} dataloader=ffcv --on lambda_8x_h100"
+    assert command in output_of(*words, "--budget", "20usd")
 
 
 @pytest.mark.usefixtures("_by_hand")
 def test_a_small_memory_gets_the_device_batch_that_fits() -> None:
     words = ("plan", "recipe=ffcv_rn50", "--on", "1xA10G")
-    code, out, errors = execute(*words, "--budget", "3d", "--json")
-    assert code == 0, errors
-    (choice,) = json.loads(out)["choices"]
+    (choice,) = values_of(*words, "--budget", "3d")["choices"]
     (part,) = [word for word in choice["words"] if word.startswith("device_batch_size=")]
     assert f"{part} fits" in refused(*words, "epochs=16", "device_batch_size=1024", "dataloader=ffcv")
     assert execute("plan", *choice["words"], "--on", choice["machine"])[0] == 0
-    typed = refused(*words, "--budget", "3d", "device_batch_size=1024")
-    assert "no machine can run it" in typed
+    assert "no machine can run it" in refused(*words, "--budget", "3d", "device_batch_size=1024")
 
 
 @pytest.mark.usefixtures("_by_hand")
@@ -222,10 +222,7 @@ def test_own_images_have_three_choices_of_unknown_quality_that_the_prediction_co
     assert "model.weights=torchvision" in choices[1]["words"]
     assert max(choice["minutes"]["value"] for choice in choices) <= 60
     assert "none is known to reach 76 %" in refused(*words, "--budget", "1h", "--quality", "76")
-    first = choices[0]
-    confirmed = json.loads(execute("plan", *first["words"], "--on", first["machine"], "--json")[1])["offers"]
-    same = next(offer for offer in confirmed if offer["spot"] == first["spot"])
-    assert same["cost"]["value"] == pytest.approx(first["cost"]["value"], rel=0.02)
+    assert_confirmed(choices[0])
 
 
 @pytest.mark.usefixtures("_by_hand")
@@ -241,10 +238,8 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         keys = ("dataset.native_size", "dataset.path", "launch.device", "batch_size")
         write_origins(RunFolder(path), dict.fromkeys(keys, "command line"))
     words = ("plan", f"dataset.path={images}", "--on", "1xA10G", f"runs={tmp_path}", "batch_size=32")
-    assert json.loads(execute(*words, "--budget", "9h", "--json")[1])["choices"][0]["top1"] is None
-    code, out, errors = execute(*words[:-1], "--budget", "9h", "--json")
-    assert code == 0, errors
-    (choice,) = json.loads(out)["choices"]
+    assert values_of(*words, "--budget", "9h")["choices"][0]["top1"] is None
+    (choice,) = values_of(*words[:-1], "--budget", "9h")["choices"]
     assert (choice["epochs"], choice["top1"]) == (9, pytest.approx(70))
     assert choice["words"][:4] == ["recipe=small", "epochs=9", "dataset.native_size=64", "batch_size=64"]
 
