@@ -73,7 +73,7 @@ def test_a_dropped_step_changes_no_bit(optimizer: str, averaged: str, precision:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_dropped_first_step_keeps_the_optimizer_initial(optimizer: str) -> None:
-    words = ["algorithms=[]", *f"optimizer={optimizer}".split(), "schedule.warmup=0ba"]
+    words = ["algorithms=[]", f"optimizer={optimizer}", "schedule.warmup=0ba"]
     dropping, whole = build(*words), build(*words)
     make_nan(dropping, 0)
     assert not outcomes(dropping, 1)[0].report().finite

@@ -1,28 +1,17 @@
 """Every algorithm and every recipe trains by the real step, and resumes from a file to the same bits."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.training import checkpoint
 from launcher.training.precision import LossScaler, Precision
 from tests.covering import sweep
-from tests.trainers import (
-    ALGORITHMS,
-    EARLY,
-    RECIPES,
-    SIZE_FOR_BF16,
-    TASKS,
-    assert_resumes_to_the_same_bits,
-    build,
-    steps,
-)
-
-NAMES = [*RECIPES, *(recipe.name for recipe in recipes.ablations())]
+from tests.trainers import ALGORITHMS, EARLY, SIZE_FOR_BF16, TASKS, assert_resumes_to_the_same_bits, build, steps
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -67,15 +56,11 @@ def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_p
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
 
 
-@pytest.mark.parametrize(
-    ("name", "fidelity"),
-    # note: the covering set trains in test_no_synchronization
-    [*sweep([(name, "ours") for name in NAMES], []), *((name, "published") for name in ("mild", "medium", "hot"))],
-)
-def test_each_recipe_and_ablation_trains_two_steps(name: str, fidelity: str) -> None:
-    run = build(f"recipe={name}", f"fidelity={fidelity}")
+@pytest.mark.parametrize("name", ["mild", "medium", "hot"])
+def test_a_recipe_as_published_trains_two_steps(name: str) -> None:
+    run = build(f"recipe={name}", "fidelity=published")
     start = [p.detach().clone() for p in run.train_step.model.parameters()]
-    assert all(torch.isfinite(torch.tensor(loss)) for loss in steps(run, 2))
+    assert all(map(math.isfinite, steps(run, 2)))
     assert any(not torch.equal(a, b) for a, b in zip(start, run.train_step.model.parameters(), strict=True))
 
 

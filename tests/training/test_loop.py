@@ -19,7 +19,7 @@ from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import use_tiny
-from tests.trainers import SMALL, assert_same_state, build, steps
+from tests.trainers import SMALL, assert_same_state, build, make_nan, steps
 from tests.two_ranks import on_two_ranks
 
 
@@ -96,19 +96,10 @@ def test_steps_are_recorded_at_the_interval_and_tensorboard_only_if_it_is_on(tmp
         (["policy=stop"], r"\(nonfinite.policy=stop\)"),
     ],
 )
-def test_steps_that_are_not_finite_end_a_run_by_its_keys(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_are_not_finite_end_a_run_by_its_keys(words: list[str], message: str, tmp_path: Path) -> None:
     run, folder = build(*SILENT, "eval_every=3ep", *(f"nonfinite.{word}" for word in words)), RunFolder(tmp_path)
     folder.checkpoints.mkdir()
-    inner, loss = run.train_step.gradients, run.train_step.loss
-
-    def gradients(batch: Any, **how: bool) -> Any:
-        factor = float("nan") if batch.moment.step in (5, 6, 7) else 1.0
-        run.train_step.objective.loss = lambda outputs, targets: factor * loss(outputs, targets)
-        return inner(batch, **how)
-
-    monkeypatch.setattr(run.train_step, "gradients", gradients)
+    make_nan(run, 5, 6, 7)
     with pytest.raises(UserError, match=message):
         trained(run, folder, StopFlag(), resumed=False)
 

@@ -1,5 +1,6 @@
 """A step reads no value from the device: the loop runs under modes that raise at every read except one."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -121,12 +122,22 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
 def test_no_recipe_ablation_or_algorithm_synchronizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "build_model", tiny)
+    first: list[Tensor] = []
+
+    def copied(*arguments: Any, **named: Any) -> nn.Module:
+        network = tiny(*arguments, **named)
+        first[:] = [parameter.detach().clone() for parameter in network.parameters()]
+        return network
+
+    monkeypatch.setattr(building, "build_model", copied)
     run = train_without_synchronization(
         config_of(name, "schedule.fit=off"), Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run"
     )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == [2, 4]
+    losses = {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
+    assert list(losses) == [2, 4]
+    assert all(map(math.isfinite, losses.values()))
+    assert not all(map(torch.equal, first, run.train_step.model.parameters()))
     assert [row["step"] for row in rows if row["kind"] == "epoch"] == [2, 4]
     assert run.next_step == 4
 
