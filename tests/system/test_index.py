@@ -1,7 +1,9 @@
 """The images of a run are listed once, before its ranks start, which read the index in its folder."""
 
+import importlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -18,18 +20,26 @@ WORDS = [
 ]
 
 
-def count_listings() -> None:
-    """Append each listing of images, and the process that lists, to a file."""
-    from launcher.data.sources import find
+def count_calls(module: str, name: str) -> None:
+    """Append each call of a function that lists images or text, and the process that calls it, to a file."""
+    owner = importlib.import_module(module)
+    listed = getattr(owner, name)
 
-    listed = find.list_images
-
-    def list_images(path, wanted, *arguments, **keywords):
+    def counted(path: Any, *arguments: Any, **keywords: Any) -> Any:
+        splits = arguments[0] if name == "list_images" else ()
         with Path(os.environ["LISTINGS"]).open("a") as file:
-            print("rank" if "RANK" in os.environ else "launcher", *wanted, file=file)
-        return listed(path, wanted, *arguments, **keywords)
+            print("rank" if "RANK" in os.environ else "launcher", *splits, file=file)
+        return listed(path, *arguments, **keywords)
 
-    find.list_images = list_images
+    setattr(owner, name, counted)
+
+
+def count_images() -> None:
+    count_calls("launcher.data.sources.find", "list_images")
+
+
+def count_texts() -> None:
+    count_calls("launcher.data.text.prepare", "text_files")
 
 
 @pytest.fixture
@@ -42,7 +52,7 @@ def counted(tmp_path: Path) -> Train:
             Image.new("RGB", (40, 32), (9 * number, 255 * (number % 2), len(split))).save(image)
             rows += [f"{image.relative_to(tmp_path)},{image.parent.name},{image.parts[-3]}"] * (split != "test")
     (tmp_path / "images.csv").write_text("\n".join(rows))
-    train = Train(tmp_path, before=(use_tiny, draw_nothing, count_listings))
+    train = Train(tmp_path, before=(use_tiny, draw_nothing, count_images))
     train.environment = {**train.environment, "LISTINGS": str(tmp_path / "listings")}
     return train
 
@@ -61,9 +71,8 @@ def test_images_are_listed_once_for_two_ranks_and_for_a_resume(counted: Train, p
     assert listings(tmp_path) == once
     counted("resume", str(run), "epochs=2")
     assert listings(tmp_path) == once
-    assert {file.name for file in (run / "index").glob("*.labels.npy")} == {
-        *("train.labels.npy", "val.labels.npy", "test.labels.npy")
-    }
+    files = {file.name for file in (run / "index").glob("*.labels.npy")}
+    assert files == {"train.labels.npy", "val.labels.npy", "test.labels.npy"}
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["samples"] for row in rows if row["kind"] == "test"] == [6, 6]
 
@@ -73,25 +82,9 @@ def test_images_are_listed_once_for_two_ranks_and_for_a_resume(counted: Train, p
 def test_the_images_that_choose_a_recipe_are_listed_once(counted: Train, verb: str, path: str, tmp_path: Path) -> None:
     words = ["recipe=auto", f"dataset.path={path}", "epochs=1", "launch=cpu", "model=resnet18", "dataloader.workers=0"]
     shown = counted(verb, *words).stderr
-    assert (
-        "auto: recipe=small dataset=image_folder batch_size=8 dataset.native_size=32: 24 training images of 2 classes"
-        in shown
-    )
+    chosen = "recipe=small dataset=image_folder batch_size=8 dataset.native_size=32"
+    assert f"auto: {chosen}: 24 training images of 2 classes" in shown
     assert listings(tmp_path) == ["launcher train val"]
-
-
-def count_texts() -> None:
-    """Append each listing of text, and the process that lists, to a file."""
-    from launcher.data.text import prepare
-
-    listed = prepare.text_files
-
-    def text_files(*arguments, **keywords):  # type: ignore[no-untyped-def]
-        with Path(os.environ["LISTINGS"]).open("a") as file:
-            print("rank" if "RANK" in os.environ else "launcher", file=file)
-        return listed(*arguments, **keywords)
-
-    prepare.text_files = text_files
 
 
 def test_text_is_listed_once_for_two_ranks_and_for_a_resume(tmp_path: Path) -> None:
@@ -100,6 +93,5 @@ def test_text_is_listed_once_for_two_ranks_and_for_a_resume(tmp_path: Path) -> N
     train.environment = {**train.environment, "LISTINGS": str(tmp_path / "listings")}
     words = [*RUN, f"dataset.path={tmp_path}", "dataloader.folder=tokens", "hardware=this_machine"]
     for command in ([*words, "launch.nproc=2", "epochs=1", "run_name=run"], ["resume", "runs/run", "epochs=2"]):
-        (tmp_path / "listings").unlink(missing_ok=True)
         train(*command)
-        assert (tmp_path / "listings").read_text().split() == ["launcher"]
+        assert listings(tmp_path) == ["launcher"]

@@ -38,14 +38,8 @@ def run(here: Here, monkeypatch: pytest.MonkeyPatch) -> Path:
                 Image.new("RGB", (32, 32), (number * 30, 9, 9)).save(data / split / name / f"{HOSTILE}{number}.png")
     (data / "train" / "b" / f"{HOSTILE}.jpg").write_bytes(b"no image")
     small = [word for word in SMALL if not word.startswith(("dataset", "epochs", "batch_size", "schedule"))]
-    words = [
-        f"dataset.path={data}",
-        "dataset=image_folder",
-        "dataset.skip_bad=true",
-        "epochs=1",
-        "batch_size=8",
-        "schedule.warmup=1ba",
-    ]
+    words = [f"dataset.path={data}", "dataset=image_folder", "dataset.skip_bad=true", "epochs=1", "batch_size=8"]
+    words.append("schedule.warmup=1ba")
     done = here(*small, *words, "run_name=first")
     check(done.stdout + done.stderr, shows=False)
     check(here("plan", *small, *words).stdout, shows=False)
@@ -59,24 +53,14 @@ def check(text: str, *, shows: bool = True) -> None:
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal_but_programs_get_them(here: Here, run: Path) -> None:
     runs, image = str(run.parent), str(next((here.folder / f"data{HOSTILE}").rglob("*0.png")))
-    for words in [
-        ("ls", "runs", runs),
-        ("eval", str(run), "--by-class"),
-        ("predict", str(run), image),
-        ("predict", str(run), image, "--csv"),
-        ("compare", runs),
-        ("resume", str(run)),
-    ]:
+    of_run = [["eval", str(run), "--by-class"], ["predict", str(run), image], ["predict", str(run), image, "--csv"]]
+    for words in (["ls", "runs", runs], *of_run, ["compare", runs], ["resume", str(run)]):
         done = here(*words)
         check(done.stdout + done.stderr, shows=words[0] != "compare")
     data = f"dataset.path={here.folder / f'data{HOSTILE}'}"
     doctor = here("doctor", data, "dataset=image_folder", "launch=cpu", code=2)
     check(doctor.stdout + doctor.stderr)
-    for words in [
-        (HOSTILE,),
-        (f"epochs={HOSTILE}",),
-        (f"dataset.path={HOSTILE}", "dataset=imagenet", "recipe=none"),
-    ]:
+    for words in ([HOSTILE], [f"epochs={HOSTILE}"], [f"dataset.path={HOSTILE}", "dataset=imagenet", "recipe=none"]):
         done = here(*words, code=2)
         assert done.stderr.count("\n") == 1
         check(done.stderr, shows=len(words) == 1)

@@ -108,15 +108,10 @@ def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_
 LOADERS = {
     "callbacks": {"x": {"_target_": "timm.models._helpers.load_state_dict", "checkpoint_path": "evil.pkl"}},
     "metrics": {"x": {"_target_": "torch.load", "f": "evil.pkl", "weights_only": False, "better": "lower"}},
-    "model": {
-        "_target_": "timm.models.create_model",
-        "name": "x",
-        "model_name": "resnet18",
-        "checkpoint_path": "evil.pkl",
-    },
-    "schedule": {"_target_": "builtins.exec", "name": "x"},
-    "loss": {"_target_": "os.system", "name": "x"},
-    "optimizer": {"_target_": "nets.Sign", "name": "x", "lr": 0.1},
+    "model": {"_target_": "timm.models.create_model", "model_name": "resnet18", "checkpoint_path": "evil.pkl"},
+    "schedule": {"_target_": "builtins.exec"},
+    "loss": {"_target_": "os.system"},
+    "optimizer": {"_target_": "nets.Sign", "lr": 0.1},
 }
 
 
@@ -130,7 +125,8 @@ def test_a_run_folder_from_elsewhere_runs_nothing(stranger: Train, tmp_path: Pat
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(_Marks(str(marked))))
     plain = yaml.safe_load((run / "config.yaml").read_text())
     for group, values in LOADERS.items():
-        (run / "config.yaml").write_text(yaml.safe_dump({**plain, group: values}))
+        named = values if group in ("callbacks", "metrics") else {"name": "x", **values}
+        (run / "config.yaml").write_text(yaml.safe_dump({**plain, group: named}))
         for verb in ("eval", "resume", "export"):
             # note: a finished run needs no network to resume
             refuses = (group, verb) != ("model", "resume")
@@ -153,10 +149,7 @@ class _Marks:
     [
         (["code=nets.py", "model=mine", "model.wdth=4"], "no such key; did you mean model.width?"),
         (["model=mine"], "model._target_=nets.TinyNet (model=mine): is neither in torch.nn"),
-        (
-            ["code=nets.py", "model=mine", "model._target_=os.system"],
-            "=os.system (command line): is neither in",
-        ),
+        (["code=nets.py", "model=mine", "model._target_=os.system"], "=os.system (command line): is neither in"),
         (["code=nets.py", "model=mine", "model._target_=nets.torch.save"], "is not a class or function there"),
         (["code=nowhere.py"], "code=nowhere.py: is neither a file nor a package"),
         (["code=typed.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),

@@ -69,17 +69,6 @@ def test_a_clock_that_is_set_back_changes_no_duration(here: Here, monkeypatch: p
     assert "finished" in here("ls", "runs").stdout
 
 
-def test_a_run_stopped_before_its_first_step_leaves_no_folder(train: Train) -> None:
-    run = train.folder / "runs" / "early"
-    process = train.start(*TWO_RANKS, "run_name=early")
-    wait_for(lambda: any((run / "logs").glob("rank-*.log")))
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (130, "")
-    assert "stopped; no step was completed; to start again, type the same command" in output
-    assert not run.exists()
-
-
 def signals_itself_in(module: str, name: str) -> None:
     """Make the command send itself the signal of Slurm's time limit before it calls a function."""
     owner = importlib.import_module(module)
