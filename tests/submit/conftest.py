@@ -1,9 +1,10 @@
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.cli import main as cli
+from tests.commands import output_of
 from tests.counted_steps import made_up
 
 Submit = Callable[..., str]
@@ -21,14 +22,16 @@ def _images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
+def submit() -> Submit:
     """Return a function that returns the output of `train submit`."""
+    return lambda kind, *words: output_of("submit", f"--{kind}", *words)
 
-    def call(kind: str, *words: str) -> str:
-        assert cli.main(["submit", f"--{kind}", *words]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
 
-    return call
+def program(path: Path, text: str, shell: str = "sh") -> None:
+    """Write a program in place of one of a cluster."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/{shell}\n{text}\n")
+    path.chmod(0o755)
 
 
 def options(script: str) -> dict[str, str]:

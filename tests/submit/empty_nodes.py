@@ -81,11 +81,8 @@ class EmptyNodes:
             for target, source in task.get("file_mounts", {}).items():
                 if isinstance(source, str):
                     write(node / target[1:], (project / source).read_text())
-        script = (
-            (task.get("setup", "") + task["run"])
-            .replace(f":{PORT}", f":{_free_port()}")
-            .replace("/runs", str(self.runs))
-        )
+        script = (task.get("setup", "") + task["run"]).replace(f":{PORT}", f":{_free_port()}")
+        script = script.replace("/runs", str(self.runs))
         return self._run(nodes, script, SKYPILOT_NODE_IPS="127.0.0.1\n" * len(self._nodes))
 
     def slurm(self, text: str) -> list[tuple[int, str]]:

@@ -122,32 +122,24 @@ class Cluster:
         (folder / "hosts").write_text("".join(f"{address} {host}\n" for host, address in hosts.items()))
         (folder / "key").write_bytes(os.urandom(128))
         (folder / "key").chmod(0o600)
-        ours = {"SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
         self.environment = {
             **os.environ,
             **in_ranks(use_tiny, slow_first_turn, stop_in_final_evaluation, wait_for_loss),
-            **ours,
         }
+        self.environment |= {"SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
 
     def start(self) -> None:
         for node in NODES:
             self._holders[node] = subprocess.Popen(_NODE.split())
             wait_for(lambda node=node: self._has_started(node))  # type: ignore[misc]
-            self.on(
-                node, "sh", "-c", f"hostname {node}; mount --bind {self.folder}/hosts /etc/hosts; ip link set lo up"
-            )
-        self.on(
-            "node1",
-            "sh",
-            "-c",
-            f"ip link add net type bridge; ip addr add {NODES['node1']}/24 dev net; ip link set net up",
-        )
+            self.sh(node, f"hostname {node}; mount --bind {self.folder}/hosts /etc/hosts; ip link set lo up")
+        self.sh("node1", f"ip link add net type bridge; ip addr add {NODES['node1']}/24 dev net; ip link set net up")
         for node in list(NODES)[1:]:
             peer = ["type", "veth", "peer", "name", "net", "netns", self._first_process(node)]
             # note: the process has this id outside of the nodes only
             self._run("node1", ["--net"], "ip", "link", "add", node, *peer)
-            self.on("node1", "sh", "-c", f"ip link set {node} master net; ip link set {node} up")
-            self.on(node, "sh", "-c", f"ip addr add {NODES[node]}/24 dev net; ip link set net up")
+            self.sh("node1", f"ip link set {node} master net; ip link set {node} up")
+            self.sh(node, f"ip addr add {NODES[node]}/24 dev net; ip link set net up")
         self._start_munge()
         self.on("node1", "slurmctld", "-c")
         for node in NODES:
@@ -163,12 +155,8 @@ class Cluster:
     def lose(self, node: str) -> None:
         """Cut a node off, then kill everything on it: a power cut, after which no packet is sent."""
         self.on("node1", "ip", "link", "set", node, "down")
-        self.on(node, "sh", "-c", "kill -KILL -1")
+        self.sh(node, "kill -KILL -1")
         (self.folder / LOST).touch()
-
-    @property
-    def program(self) -> Path:
-        return Path(sys.prefix) / "bin" / "train"
 
     def stop(self) -> None:
         for holder in self._holders.values():
@@ -179,8 +167,11 @@ class Cluster:
         """Run a command on a node and return its output."""
         return self._run(node, ["--net", "--uts", "--mount", "--pid", f"--wd={self.folder}"], *command)
 
+    def sh(self, node: str, script: str) -> str:
+        return self.on(node, "sh", "-c", script)
+
     def train(self, *words: str) -> str:
-        return self.on("node1", str(self.program), *words)
+        return self.on("node1", str(Path(sys.prefix) / "bin" / "train"), *words)
 
     def job(self, number: str) -> dict[str, str]:
         """Return Slurm's description of a job."""

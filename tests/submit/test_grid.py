@@ -17,11 +17,10 @@ from launcher.records.sinks import MetricsWriter
 from launcher_lab.cli.grid import expand
 from tests.commands import refused
 
-from .conftest import options
+from .conftest import options, program
 
 # sbatch writes the script of job N to job-N.sh; `queue` has the waiting and running jobs, and the tasks of arrays
-SBATCH = """#!/bin/bash
-[ "$1" = --parsable ] || exit 9
+SBATCH = """[ "$1" = --parsable ] || exit 9
 [ -e full ] && { printf "sbatch: error: QOSMaxSubmitJobPerUserLimit\\nsbatch: too many\\n" >&2; exit 1; }
 n=$(($(ls job-*.sh 2>/dev/null | wc -l) + 1))
 cat > "job-$n.sh"
@@ -29,7 +28,7 @@ tasks=$(sed -n 's/#SBATCH --array=//p' "job-$n.sh")
 if [ "$tasks" ]; then tr , '\\n' <<< "$tasks" | sed "s/^/${n}_/" >> queue; else echo "$n" >> queue; fi
 echo "$n;cluster"
 """
-SQUEUE = '#!/bin/bash\n[ "$*" = "--me --noheader --array --format=%i" ] && cat queue 2>/dev/null; exit 0\n'
+SQUEUE = '[ "$*" = "--me --noheader --array --format=%i" ] && cat queue 2>/dev/null; exit 0'
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", "dataset=shapes", "model=resnet18", "batch_size=64", "launch=cpu"]
 
 Curve = Callable[..., str]
@@ -37,12 +36,9 @@ Curve = Callable[..., str]
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    programs = tmp_path / "bin"
-    programs.mkdir()
     for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        program(tmp_path / "bin" / name, text, "bash")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -112,8 +108,7 @@ def test_each_task_has_its_run_and_a_job_after_them_repeats_the_command(
     assert options(array)["job-name"] == options(collection)["job-name"] == words[0]
     assert options(array)["output"] == "%x-%A_%a.log"
     tasks = options(array)["array"].split(",")
-    (slurm / "bin" / "srun").write_text('#!/bin/bash\necho "${@: -1}" >> started\n')
-    (slurm / "bin" / "srun").chmod(0o755)
+    program(slurm / "bin" / "srun", 'echo "${@: -1}" >> started', "bash")
     for task in tasks:
         environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": task, "SLURM_CPUS_ON_NODE": "2"}
         subprocess.run(["bash", "job-1.sh"], env=environment, check=True)
@@ -121,20 +116,15 @@ def test_each_task_has_its_run_and_a_job_after_them_repeats_the_command(
     assert len(set(started)) == len(tasks) > 1
     lines = collection.replace(" &&", "").splitlines()
     assert [shlex.split(line)[1:] for line in lines if line.startswith("/opt/train")] == after
-    assert {"dependency": "afterok:1", "kill-on-invalid-dep": "yes", "partition": "gpu"}.items() <= options(
-        collection
-    ).items()
+    after_all = {"dependency": "afterok:1", "kill-on-invalid-dep": "yes", "partition": "gpu"}
+    assert after_all.items() <= options(collection).items()
     assert "signal" not in options(collection)
 
 
 def test_the_sum_of_the_runs_is_priced(slurm: Path, curve: Curve) -> None:
     words = ["recipe=mild", "epochs=18", "hardware=p4d_24xlarge", "dataset=imagenet"]
-    one, three = (
-        float(
-            re.search(r"^in all .*? and ([0-9.]+) USD", curve(*words, f"seed={seeds}", f"runs=of{len(seeds)}"), re.M)[1]
-        )  # type: ignore[index]
-        for seeds in ("0", "0,1,2")
-    )
+    printed = [curve(*words, f"seed={seeds}", f"runs=of{len(seeds)}") for seeds in ("0", "0,1,2")]
+    one, three = (float(re.search(r"^in all .*? and ([0-9.]+) USD", text, re.M)[1]) for text in printed)  # type: ignore[index]
     assert three == pytest.approx(3 * one, abs=0.03)
     assert f" and {three:.2f} USD" in (slurm / "job-3.sh").read_text()
 

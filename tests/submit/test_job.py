@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.cli import main as cli
-from launcher.cli import submit as verb
 from launcher.config.compose import compose
 from launcher.submit.job import command, dns_name, make_job, stamped
 from tests.commands import output_of, refused
 
-from .conftest import Submit
+from .conftest import Submit, program
 
 BUCKET = "submit.runs=s3://mine/runs"
 SKY = ["--sky", "recipe=hot", "dataset.path=/data"]
@@ -131,12 +130,6 @@ def test_a_job_needs_the_path_of_its_images(submit: Submit, monkeypatch: pytest.
         assert submit("slurm", *job, f"submit.{word}")
 
 
-@pytest.mark.parametrize("example", verb.EXAMPLES)
-def test_examples_print_a_job(example: str, submit: Submit) -> None:
-    _, _, kind, *words = shlex.split(example)
-    assert submit(kind.removeprefix("--"), *(word for word in words if word != "--run"))
-
-
 @pytest.mark.parametrize("kind", ["slurm", "sky", "kubernetes"])
 def test_run_passes_the_job_to_the_submitting_program(
     kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,9 +137,8 @@ def test_run_passes_the_job_to_the_submitting_program(
     words = ["recipe=hot", "run_name=mine", *([BUCKET, *SKY[2:]] if kind == "sky" else [])]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "is not installed; omit --run" in refused("submit", f"--{kind}", "--run", *words)
-    program = tmp_path / {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
-    program.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/cat "$last" > {tmp_path}/script\nexit 3\n')
-    program.chmod(0o755)
+    name = {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
+    program(tmp_path / name, f'for last; do :; done\n/bin/cat "$last" > {tmp_path}/script\nexit 3')
     assert cli.main(["submit", f"--{kind}", "--run", *words]) == 3
     assert (tmp_path / "script").read_text() == submit(kind, *words)
 
@@ -155,7 +147,7 @@ SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/j
 
 
 @pytest.mark.parametrize(
-    ("kind", "program", "words", "calls", "follow"),
+    ("kind", "name", "words", "calls", "follow"),
     [
         ("slurm", "sbatch", [], ["job.sh"], "tail -F mine-41.log"),
         ("sky", "sky", [BUCKET, *SKY[2:]], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
@@ -167,7 +159,7 @@ SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/j
 )  # fmt: skip
 def test_a_submitted_job_prints_its_number_and_how_to_follow_its_log(
     kind: str,
-    program: str,
+    name: str,
     words: list[str],
     calls: list[str],
     follow: str,
@@ -179,8 +171,7 @@ def test_a_submitted_job_prints_its_number_and_how_to_follow_its_log(
     printed = output_of("submit", f"--{kind}", *words)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     lines = [f"cd {tmp_path}", 'echo "${@##*/}" >> calls', 'cat "${!#}" >> submitted', "echo Submitted batch job 41"]
-    (tmp_path / program).write_text("\n".join(["#!/bin/bash", *lines]))
-    (tmp_path / program).chmod(0o755)
+    program(tmp_path / name, "\n".join(lines), "bash")
     assert cli.main(["submit", f"--{kind}", "--run", *words]) == 0
     output = capfd.readouterr().out.splitlines()
     assert output == [*["Submitted batch job 41"] * len(calls), f"to follow its log: {follow}"]

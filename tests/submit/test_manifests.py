@@ -11,7 +11,7 @@ import yaml
 from launcher.cli import main as cli
 from tests.commands import refused
 
-from .conftest import Submit, types_accept, validate
+from .conftest import Submit, program, types_accept, validate
 
 BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet", "dataset.path=/data"]
 # note: SkyPilot pins its dependencies, so scripts/setup_tests.sh installs it into a separate environment
@@ -53,7 +53,7 @@ def test_the_setup_of_a_sky_task_looks_at_the_driver_first(
     setup = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS))["setup"]
     for name, text in (("nvidia-smi", f"echo {driver}"), ("python3", "exit 0"), ("make", 'echo "$PYTHON"')):
         program(tmp_path / name, text)
-    (tmp_path / "uv" / "bin").mkdir(parents=True)
+    (tmp_path / "uv").mkdir()
     program(tmp_path / "uv" / "bin" / "uv", 'if [ "$2" = find ]; then echo /own/python; fi')
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(["bash", "-c", setup], env=environment, capture_output=True, text=True, check=False)
@@ -61,15 +61,9 @@ def test_the_setup_of_a_sky_task_looks_at_the_driver_first(
     assert ("is older than 580" in done.stderr) == bool(code)
 
 
-def program(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def test_a_sky_task_with_an_image_has_no_setup(submit: Submit) -> None:
-    task = yaml.safe_load(
-        submit("sky", "recipe=hot", "submit.image=me/train:1", "submit.spot=false", "submit.infra=aws")
-    )
+    words = ["recipe=hot", "submit.image=me/train:1", "submit.spot=false", "submit.infra=aws"]
+    task = yaml.safe_load(submit("sky", *words))
     assert task["resources"]["image_id"] == "docker:me/train:1"
     assert task["resources"]["infra"] == "aws"
     assert not {"workdir", "setup", "file_mounts"} & set(task)
@@ -134,10 +128,8 @@ def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"}
     (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    assert (node["template"]["spec"]["backoffLimit"], node["template"]["spec"]["podFailurePolicy"]) == (
-        8,
-        {"rules": POLICY},
-    )
+    spec = node["template"]["spec"]
+    assert (spec["backoffLimit"], spec["podFailurePolicy"]) == (8, {"rules": POLICY})
     trainer = job["spec"]["trainer"]
     assert (trainer["numNodes"], trainer["resourcesPerNode"]["limits"]) == (4, {"nvidia.com/gpu": 8})
     assert "*id" not in shown, "each value is written out"
@@ -265,14 +257,8 @@ def test_a_pod_has_the_volumes_and_the_time_to_save(submit: Submit, kind: str) -
 
 
 def test_a_sky_task_has_the_values_that_are_set(submit: Submit) -> None:
-    words = [
-        "submit.restarts=7",
-        "submit.disk=900",
-        "submit.runs=s3://mine/kept",
-        "submit.data=gs://mine/photos",
-        BUCKETS[2],
-    ]
-    named = ["submit.gpus={A100 40GB: A100-SXM}", "hardware.gpu=A100 40GB"]
+    words = ["submit.restarts=7", "submit.disk=900", "submit.runs=s3://mine/kept", "submit.data=gs://mine/photos"]
+    named = [BUCKETS[2], "submit.gpus={A100 40GB: A100-SXM}", "hardware.gpu=A100 40GB"]
     task = yaml.safe_load(submit("sky", "recipe=hot", *words, *named))
     resources = task["resources"]
     assert (resources["job_recovery"]["max_restarts_on_errors"], resources["disk_size"]) == (7, 900)

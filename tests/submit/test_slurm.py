@@ -11,9 +11,9 @@ import pytest
 import launcher.__main__
 from tests.runs import SMALL, in_ranks, use_tiny
 
-from .conftest import Submit, options
+from .conftest import Submit, options, program
 
-SCONTROL = '#!/bin/bash\nif [ "$1" = show ]; then echo node7; echo node8; else echo "scontrol $*" >> calls; fi\n'
+SCONTROL = 'if [ "$1" = show ]; then echo node7; echo node8; else echo "scontrol $*" >> calls; fi'
 
 
 def test_options_follow_the_config(submit: Submit) -> None:
@@ -24,13 +24,9 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert "requeue" in sbatch
     assert sbatch["mem"] == "0", "all of the node's"
     assert "account" not in sbatch
-    more = [
-        "submit.mem=256G",
-        "submit.constraint=a100",
-        "submit.env={A: 'b c'}",
-        "submit.lines=['module load cuda','#SBATCH --qos=high']",
-    ]
-    more += ["submit.account=lab", "submit.save_before_end=240", "submit.program=/opt/bin/train"]
+    more = ["submit.mem=256G", "submit.constraint=a100", "submit.env={A: 'b c'}", "submit.account=lab"]
+    more += ["submit.lines=['module load cuda','#SBATCH --qos=high']"]
+    more += ["submit.save_before_end=240", "submit.program=/opt/bin/train"]
     script = submit("slurm", *words, *more)
     assert (options(script)["mem"], options(script)["constraint"]) == ("256G", "a100")
     assert options(script)["qos"] == "high"
@@ -86,10 +82,8 @@ def test_a_fault_requeues_the_job_if_a_retry_may_succeed(
     checkpoints.mkdir(parents=True)
     (checkpoints / "step-00000010.pt").touch()
     save = f"sleep 0.5; touch {checkpoints}/step-00000020.pt" if saves else "true"
-    (tmp_path / "bin").mkdir()
-    for name, text in (("srun", f'#!/bin/bash\necho "$*" >> tasks\n{save}\nexit {code}\n'), ("scontrol", SCONTROL)):
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    program(tmp_path / "bin" / "srun", f'echo "$*" >> tasks\n{save}\nexit {code}', "bash")
+    program(tmp_path / "bin" / "scontrol", SCONTROL, "bash")
     slurm = {"SLURM_JOB_ID": "41", "SLURM_CPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "node[7-8]"}
     slurm |= {"SLURM_RESTART_COUNT": str(turn - 1)} if turn > 1 else {}
     environment = {**os.environ, **slurm, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
@@ -103,15 +97,9 @@ def test_a_fault_requeues_the_job_if_a_retry_may_succeed(
 @pytest.mark.system
 def test_a_job_resumes_its_own_run_and_no_other(submit: Submit, tmp_path: Path) -> None:
     train = tmp_path / "bin" / "train"
-    scripts = {
-        "train": f'#!/bin/bash\nexec {sys.executable} -m launcher "$@"\n',
-        "srun": '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n',
-        "scontrol": SCONTROL,
-    }
-    train.parent.mkdir()
-    for name, text in scripts.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    program(train, f'exec {sys.executable} -m launcher "$@"', "bash")
+    program(tmp_path / "bin" / "srun", 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"', "bash")
+    program(tmp_path / "bin" / "scontrol", SCONTROL, "bash")
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
     environment = {**os.environ, **in_ranks(use_tiny), "PATH": path, "SLURM_JOB_ID": "41", "SLURM_CPUS_ON_NODE": "2"}
     run = tmp_path / "runs" / "mine"
