@@ -84,15 +84,22 @@ def test_closing_scalars_have_the_last_and_best_metric() -> None:
     assert closing_scalars([], ClassificationConfig.metrics[0]) == {}
 
 
-@pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny")])
+@pytest.mark.parametrize(
+    ("loggers", "logger", "package"),
+    [
+        ("wandb", "wandb", "wandb"),
+        ("mlflow", "mlflow", "mlflow-skinny"),
+        ("prometheus", "prometheus", "prometheus-client"),
+        ("[tensorboard,prometheus]", "prometheus", "prometheus-client"),
+    ],
+)
 def test_a_missing_package_is_an_error_before_a_file_is_written(
-    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loggers: str, logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(installation, "_is_installed", lambda module: False)
-    (line,) = refused(f"logger={logger}", "launch=cpu").splitlines()
-    assert line.startswith(f"error: logger={logger}: needs the package {package}; run ")
-    assert line.endswith(how_to_add(package))
+    needed = f"logger={logger}: needs the package {package}; run {how_to_add(package)}"
+    assert refused(f"logger={loggers}", "launch=cpu") == f"error: {needed}\n"
     assert not list(tmp_path.iterdir())
 
 

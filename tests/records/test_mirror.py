@@ -203,7 +203,7 @@ def test_records_are_pushed_in_pieces_of_which_only_the_last_changes(
     assert not (tmp_path / "partial").exists()
 
 
-def test_a_mirror_that_stalls_while_it_is_fetched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_does_not_respond_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.config.write_text("{}")
@@ -214,6 +214,9 @@ def test_a_mirror_that_stalls_while_it_is_fetched_is_one_line(tmp_path: Path, mo
     with pytest.raises(UserError, match=r"cannot be copied to .* \(TimeoutError: no response within 0 s\); try again"):
         opened.fetch(tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
+    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: time.sleep(1))
+    with pytest.raises(UserError, match=r"cannot be used \(TimeoutError: no response within 0 s\)"):
+        Mirror(f"file://{tmp_path}/bucket")
 
 
 # Words of each kind of run. Its teacher or weights are those of a run that is deleted too.
@@ -259,15 +262,6 @@ def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(trai
     ended(process, 130)
     assert time.monotonic() - began < 100
     assert train.state(run)["step"] == steps_done(run)
-
-
-def test_a_mirror_that_does_not_respond_at_the_start_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "_SECONDS", 0.1)
-    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: time.sleep(1))
-    with pytest.raises(UserError, match=r"cannot be used \(TimeoutError: no response within 0 s\)"):
-        Mirror(f"file://{tmp_path}/bucket")
 
 
 @pytest.mark.parametrize("key", ["../../outside", "a/../../../outside", "..\\outside", "/outside"])

@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,15 @@ from launcher.training.meters import Stopwatch
 from tests.made_runs import evaluation, training, written
 
 CONFIG = compose(["launch=cpu"]).config
+START = StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32", "top1", "higher")
+
+
+def view_on(
+    screen: io.StringIO, folder: RunFolder, total_steps: int = 100, epochs: int = 10, **how: Any
+) -> ProgressView:
+    """Return the progress of a run on a screen without colours."""
+    console = Console(file=screen, color_system=None, **how)
+    return ProgressView(folder.metrics, CONFIG.task, total_steps=total_steps, epochs=epochs, console=console)
 
 
 def test_clocks_are_separate_and_continue_after_a_resume() -> None:
@@ -39,9 +49,7 @@ def test_clocks_are_separate_and_continue_after_a_resume() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_shows_results_and_log_lines(folder: RunFolder, terminal: bool) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=terminal, width=120)
-    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
+    view = view_on(screen := io.StringIO(), folder, force_terminal=terminal, width=120)
     written(folder, training(10), evaluation(10, 0.25), training(20, float("nan")))
     view.poll()
     view.print("a line [of the log]")
@@ -61,10 +69,8 @@ def test_progress_shows_results_and_log_lines(folder: RunFolder, terminal: bool)
     ],
 )
 def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width: int, gone: list[str]) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=width, color_system=None)
     written(folder, training(12_340))
-    view = ProgressView(folder.metrics, CONFIG.task, total_steps=168_750, epochs=270, console=console)
+    view = view_on(screen := io.StringIO(), folder, 168_750, 270, force_terminal=True, width=width)
     written(folder, training(12_350))
     view.poll()
     view.close()
@@ -77,10 +83,8 @@ def test_a_narrow_terminal_keeps_bar_step_and_time_left(folder: RunFolder, width
 
 
 def test_the_bar_shows_starting_until_the_first_step(folder: RunFolder) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
-    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32", "top1", "higher"))
+    view = view_on(screen := io.StringIO(), folder, force_terminal=True, width=80)
+    written(folder, START)
     view.poll()
     view.close()
     first, last = screen.getvalue().index("starting"), screen.getvalue().rindex("step 0/100")
@@ -89,12 +93,10 @@ def test_the_bar_shows_starting_until_the_first_step(folder: RunFolder) -> None:
 
 
 def test_without_a_terminal_a_line_within_an_epoch_comes_every_half_minute(folder: RunFolder) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=False, width=200)
-    view = ProgressView(folder.metrics, CONFIG.task, total_steps=100, epochs=10, console=console)
+    view = view_on(screen := io.StringIO(), folder, force_terminal=False, width=200)
     seconds = {1: 5, 2: 29, 3: 31, 4: 45, 5: 62}
     rows = [replace(training(step), time=1e9 + time) for step, time in seconds.items()]
-    written(folder, StartRecord(0, 1e9, 1, 100, 10, "cpu", "float32", "top1", "higher"), *rows)
+    written(folder, START, *rows)
     view.poll()
     lines = screen.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 3/100", "step 5/100"]

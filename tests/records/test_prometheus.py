@@ -4,13 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import installation
 from launcher.config.compose import compose
-from launcher.installation import how_to_add
 from launcher.loggers.prometheus import PrometheusSink
 from launcher.records.metrics import NonFiniteRecord, ResumeRecord, WarningRecord, read_metrics
 from launcher.records.run_folder import RunFolder
-from tests.commands import refused
 from tests.made_runs import end, evaluation, log, training
 from tests.runs import SMALL, Train
 
@@ -71,15 +68,3 @@ def test_a_file_that_cannot_be_written_is_one_warning(folder: RunFolder, capsys:
     log(folder, compose(["logger=prometheus"]).config, evaluation(1), end(1, finished=False))
     assert capsys.readouterr().out.count("warning: logger=prometheus failed") == 1
     assert len(read_metrics(folder.metrics)) == 2
-
-
-@pytest.mark.parametrize("logger", ["prometheus", "[tensorboard,prometheus]"])
-def test_a_missing_library_is_refused_before_a_run(
-    logger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(installation, "_is_installed", lambda module: False)
-    (line,) = refused(f"logger={logger}", "launch=cpu").splitlines()
-    command = how_to_add("prometheus-client")
-    assert line == f"error: logger=prometheus: needs the package prometheus-client; run {command}"
-    assert not list(tmp_path.iterdir())

@@ -54,7 +54,4 @@ def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: 
 def test_the_last_warning_of_each_title_is_shown_also_of_earlier_versions() -> None:
     warning = {"kind": "warning", "title": "slow rank", "rank": 1, "host": "a", "step": 9, "text": "rank 1 is slow"}
     rows = [warning, {**warning, "step": 12}, {"kind": "warning", "title": "slow data", "step": 9, "text": "it waits"}]
-    assert last_warnings(rows) == [
-        ("slow rank", "rank 1 is slow (step 12)"),
-        ("slow data", "it waits (step 9)"),
-    ]
+    assert last_warnings(rows) == [("slow rank", "rank 1 is slow (step 12)"), ("slow data", "it waits (step 9)")]
