@@ -87,18 +87,6 @@ def test_the_rows_have_the_predictions_of_the_model(figure: Figure) -> None:
     assert written == pytest.approx(computed, rel=0.01)
 
 
-def test_the_page_has_the_values_of_the_model() -> None:
-    values = efficiencies()
-    share, spread, operation = values["loaders"]["share"], values["spread"], values["loaders"]["operation"]
-    eager, fused = (values["stacks"][name]["ranks"] for name in ("eager", "fused"))
-    assert f"one thread × {share['torchvision']} (torchvision) or {share['ffcv']} (FFCV)" in TEXT
-    assert f"(`ranks`): {eager} in eager mode" in TEXT
-    assert f"and {fused} for the fused stack" in TEXT
-    assert f"a factor of {1 + spread['device']:g} in each direction, or of {1 + spread['loader']:g} if" in TEXT
-    assert f"The host needs {1e6 * values['stacks']['eager']['call']:.0f} µs per launch" in TEXT
-    assert f"{1000 * operation['seconds']:.2f} ms per image of {operation['size']} px" in TEXT
-
-
 def test_the_scaling_to_several_gpus_is_that_of_its_figures() -> None:
     ratios = [one.published / alone(one).published / 8 for one in fitted_to("ranks")]
     assert [f"{ratio:.3f}" for ratio in ratios] == ["0.867", "0.841", "0.988"]

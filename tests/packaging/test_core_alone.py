@@ -64,18 +64,13 @@ def test_only_installed_verbs_and_loggers_are_listed_and_accepted(alone: Cold) -
     assert "--on" in alone("plan", "--help").stdout
     assert "steps" in alone("plan", *SMALL).stdout
     assert "epochs: 3" in alone("show", *SMALL).stdout
-    own = alone.folder / "conf" / "logger"
-    own.mkdir(parents=True)
-    (own / "diary.yaml").write_text("name: diary\ninterval: 10ba\ntensorboard: false\n")
-    for words, line in (
-        (
-            ["compare", "runs", "--csv"],
-            "error: compare is neither a verb nor key=value; see `train --help` and `train ls`",
-        ),
-        (["logger=diary"], "error: logger.name=diary (command line): must be one of jsonl, mlflow, prometheus, "
-         "several, tensorboard, wandb, or needs a package that provides it"),
-    ):  # fmt: skip
-        assert alone(*words, code=2).stderr.splitlines() == [line]
+    (diary := alone.folder / "conf" / "logger" / "diary.yaml").parent.mkdir(parents=True)
+    diary.write_text("name: diary\ninterval: 10ba\ntensorboard: false\n")
+    neither = "error: compare is neither a verb nor key=value; see `train --help` and `train ls`\n"
+    assert alone("compare", "runs", "--csv", code=2).stderr == neither
+    own = "jsonl, mlflow, prometheus, several, tensorboard, wandb, or needs a package that provides it"
+    line = f"error: logger.name=diary (command line): must be one of {own}\n"
+    assert alone("logger=diary", code=2).stderr == line
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Steps on tensors without values against real steps, call by call, and the storages of their tensors."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,11 +42,11 @@ def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
 
 def assert_alike(calls: list[Call], expected: list[Call]) -> None:
     for number, (ours, theirs) in enumerate(zip(calls, expected, strict=True)):
-        values = [
-            (call.name, call.operations, call.elements, list(call.reads.values()), list(call.writes.values()))
+        first, second = (
+            (call.name, call.operations, call.elements, [*call.reads.values()], [*call.writes.values()])
             for call in (ours, theirs)
-        ]
-        assert values[0] == values[1], number
+        )
+        assert first == second, number
 
 
 @pytest.mark.parametrize(
@@ -60,22 +62,19 @@ def test_a_step_without_values_makes_the_calls_of_a_real_one(words: tuple[str, .
     assert_alike(calls(words, real=False), calls(words, real=True))
 
 
-def test_a_convolution_over_one_dimension_makes_the_calls_of_a_real_one() -> None:
+@pytest.mark.parametrize(
+    ("layer", "shape", "learns"),
+    [(partial(nn.Conv1d, 1, 1, 3, padding=1), (2, 1, 16), True), (partial(nn.BatchNorm2d, 6), (2, 6, 4, 4), False)],
+    ids=["a convolution over one dimension", "images without gradients"],
+)
+def test_a_layer_makes_the_calls_of_a_real_one(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], learns: bool
+) -> None:
     recorded = []
     for mode in (nothing_computed, nullcontext):
-        layer, values = nn.Conv1d(1, 1, 3, padding=1), torch.zeros(2, 1, 16, requires_grad=True)
+        network, values = layer(), torch.zeros(shape, requires_grad=learns)
         with mode(), Trace() as trace:
-            layer(values).sum().backward()
-        recorded.append(trace.calls)
-    assert_alike(*recorded)
-
-
-def test_frozen_layers_have_no_gradients_of_their_input() -> None:
-    recorded = []
-    for mode in (nothing_computed, nullcontext):
-        norm, images = nn.BatchNorm2d(6), torch.zeros(2, 6, 4, 4)
-        with mode(), Trace() as trace:
-            norm(images).sum().backward()
+            network(values).sum().backward()
         recorded.append(trace.calls)
     assert_alike(*recorded)
 

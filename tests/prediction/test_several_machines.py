@@ -1,11 +1,9 @@
 """Predictions for several machines: the throughput that they keep, the link between them, and their loaders."""
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from launcher import paths
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher.config.groups import machines
@@ -55,10 +53,3 @@ def test_each_spot_machine_has_its_price_and_its_preemptions(nodes: int) -> None
     assert spot.wall.seconds == pytest.approx((1 + more) * on_demand.wall.seconds)
     assert spot.cost is not None
     assert spot.cost.seconds == pytest.approx(nodes * (machine.spot_per_hour or 0) * spot.wall.seconds / 3600)
-
-
-def test_the_page_has_the_throughput_of_several_machines() -> None:
-    page = (paths.CONF.parent / "benchmarks" / "results" / "prediction.md").read_text()
-    kept = {number: efficiencies()["nodes"]["doubling"] ** math.log2(number) for number in (2, 4, 8)}
-    assert f"| {kept[2]:.3f}, {kept[4]:.3f} |" in page
-    assert f"| {kept[2]:.3f}, {kept[8]:.3f} |" in page

@@ -1,5 +1,6 @@
 """Finding, reading and merging recipe files, and the hint about a recipe's lengths."""
 
+import re
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -103,6 +104,16 @@ def test_a_length_is_in_the_band_or_one_of_three_recipes_is_suggested(monkeypatc
 def test_a_length_outside_the_band_is_a_note_not_an_error() -> None:
     notes = compose(["recipe=timm_a3", "epochs=20"]).notes
     assert notes == ["timm_a3 is meant for 100 epochs; use recipe=mild for 20"]
+
+
+def test_the_example_of_the_page_works(folder: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)
+    (folder / "mine.yaml").write_text(example)
+    config = compose(["recipe=mine"]).config
+    assert (config.batch_size, config.loss.name) == (1024, "cross_entropy")
+    assert ("mixup" in config.algorithms, "cutmix" in config.algorithms) == (False, True)
+    assert (config.algorithms["sam"].interval, config.algorithms["sam"].rho) == (10, 0.5)
 
 
 @pytest.mark.parametrize("first", ["defaults: [train, _self_]", "defaults: [hot]", "defaults: [mild, _self_]"])

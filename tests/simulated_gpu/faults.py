@@ -8,13 +8,8 @@ PLAIN = (recipe("mild"),)
 GRAPHS = tuple(plain_and_captured(recipe("hot")))
 DEPTH = tuple(plain_and_captured(recipe("hot", "algorithms.stochastic_depth=on")))
 RANKS = tuple(plain_and_captured(replace(recipe("mild", "launch.gradient_dtype=bfloat16"), ranks=2)))
-BUCKETS, BATCH, METERS, STEP = (
-    "launcher.training.buckets",
-    "launcher.data.batch",
-    "launcher.training.meters",
-    "launcher.training.step",
-)
-CAPTURED, SAVING = "launcher.training.captured", "launcher.training.saving"
+BATCH, BUCKETS, METERS = "launcher.data.batch", "launcher.training.buckets", "launcher.training.meters"
+STEP, CAPTURED, SAVING = (f"launcher.training.{name}" for name in ("step", "captured", "saving"))
 BEAT = "HEARTBEAT.beat()\n"
 EVENT = """\
 self._copied = device.Event(blocking=True)

@@ -31,14 +31,8 @@ def run(function: str, ranks: int = 1, edits: Mapping[str, Sequence[Any]] | None
         folder = Path(name)
         (folder / "job").write_text(json.dumps({"function": function, "arguments": arguments, "edits": edits or {}}))
         command = [sys.executable, "-m", "tests.simulated_gpu.worker", str(folder / "job"), str(folder / "result")]
-        place = {
-            "WORLD_SIZE": ranks,
-            "LOCAL_WORLD_SIZE": ranks,
-            DEVICE: "sim",
-            STORE: folder / "store",
-            INTERFACE: "lo",
-        }
-        place |= {"OMP_NUM_THREADS": 1}
+        place = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "OMP_NUM_THREADS": 1}
+        place |= {DEVICE: "sim", STORE: folder / "store", INTERFACE: "lo"}
         logs = [(folder / f"{rank}.log").open("w+") for rank in range(ranks)]
         processes = []
         for rank, log in enumerate(logs):

@@ -41,12 +41,7 @@ def train(cases: Sequence[dict[str, Any]], orders: Sequence[str], images: str) -
                 wrong = [] if stop is not None and ranks.rank else runs.differences(first, result)
                 problems += [f"{order}: {text}" for text in wrong]
                 if order == orders[0]:
-                    counts = {
-                        "launches": result.launches,
-                        "waits": result.waits,
-                        "captures": result.captures,
-                        "ahead": 0,
-                    }
+                    counts = {name: getattr(result, name) for name in ("launches", "waits", "captures")} | {"ahead": 0}
                 counts["ahead"] = max(counts["ahead"], result.ahead)
             others = sorted(native.contexts() - {ranks.local_rank})
             problems += [f"a context on devices {others}, of other ranks"] if others else []

@@ -86,9 +86,8 @@ def _counts(steps: Steps) -> list[int]:
     marks: list[list[int]] = []
 
     def mark() -> None:
-        marks.append(
-            [native.launches(), WAITS.counts.total(), native.sent(), calls.count, getattr(steps, "replays", 0)]
-        )
+        replays = getattr(steps, "replays", 0)
+        marks.append([native.launches(), WAITS.counts.total(), native.sent(), calls.count, replays])
 
     with _Calls() as calls:
         if isinstance(steps, ComposerPeer):
@@ -101,9 +100,8 @@ def _counts(steps: Steps) -> list[int]:
             mark()
     counted = [[after - before for before, after in zip(*pair, strict=True)] for pair in itertools.pairwise(marks)]
     graphs = max(replays for *_, replays in counted)
-    return [round(statistics.median(column)) for column in zip(*(c for c in counted if c[-1] == graphs), strict=True)][
-        :-1
-    ]
+    columns = zip(*(counts for *counts, replays in counted if replays == graphs), strict=True)
+    return [round(statistics.median(column)) for column in columns]
 
 
 def table(rows: Sequence[Sequence[Any]]) -> str:

@@ -179,15 +179,8 @@ BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
 def test_a_wrong_file_is_an_error_of_one_line(kind: str, trained: dict[str, Tensor], here: Here) -> None:
     path, (write, expected) = here.folder / "file.pth", BAD[kind]
     write(trained, path)
-    words = [
-        "recipe=none",
-        "dataset=shapes",
-        "model=resnet18",
-        "launch=cpu",
-        "run_name=bad",
-        f"model.weights={path.name}",
-    ]
-    done = here(*words, code=2)
+    words = ["recipe=none", "dataset=shapes", "model=resnet18", "launch=cpu", "run_name=bad"]
+    done = here(*words, f"model.weights={path.name}", code=2)
     assert len(done.stderr.splitlines()) == 1
     assert f"model.weights={path.name}: " in done.stderr
     assert expected in done.stderr
