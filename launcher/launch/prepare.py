@@ -186,7 +186,7 @@ def _planned(
     pretrained, of_weights = None, list[str]()
     if resumed is None:
         if weights:
-            config, pretrained, of_weights = with_weights(config, data.classes, origins, must_exist=must_exist)
+            config, pretrained, of_weights = with_weights(plan.config, data.classes, origins, must_exist=must_exist)
             plan = replace(plan, config=config)
             if pretrained:
                 check(plan, origins, devices.kind)
