@@ -252,7 +252,7 @@ def _layout(path: Path, dataset: Dataset, train: Images, val: Images) -> list[st
         notes.append(f"{message}run on it")
     if others := unread_folders(Files(str(path)).tree(), train.place.rstrip("/")):
         notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
-    if beside := [*archives_in(Files(str(path)), str(path))[0], *tables_in(str(path))]:
+    if beside := [*archives_in(Files(str(path)))[0], *tables_in(str(path))]:
         notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
     deep = [f"{split.place}{file}" for split in (train, val) for file in split.names if file.count("/") > 1]
     if deep and dataset.class_level == "first":

@@ -12,13 +12,14 @@ import numpy as np
 
 from launcher.config.builtin import images_of
 from launcher.data.builtin import ensure_folder
+from launcher.data.division import divide
 from launcher.data.dropped import NO_IMAGE, Drops, drop
 from launcher.data.index import Images, Texts
 from launcher.data.listing import files_below, is_folder, is_image, unreadable_path
 from launcher.data.masks.values import MaskTask
 from launcher.data.pixel_types import ARRAYS, PixelType
 from launcher.data.sources.layout import VAL, problem
-from launcher.data.split import divided, without
+from launcher.data.split import without
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Images
         raise UserError(Problem(f"not a folder; set {_HINT}", "dataset.path", dataset.path))
     if dataset.val_split is not None:
         whole = replace(without(_whole(root, dataset), skipped), classes=class_names(config))
-        return divided(whole, dataset.val_split, config.seed, by_class=False)
+        return divide([whole], dataset, config.seed, by_class=False)
     if "" in _folders(root):
         raise problem(root, "is not divided into training and validation; set dataset.val_split=0.1")
     train, val = (without(split_of(root, split, dataset), skipped) for split in ("train", "val"))

@@ -8,7 +8,7 @@ import numpy as np
 
 from launcher.data.class_names import composed, in_order
 from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop, notes_on
-from launcher.data.index import Images, Texts
+from launcher.data.index import Archive, Images, Texts
 from launcher.data.listing import EXTENSIONS, is_ignored, is_image
 from launcher.data.sources.formats import Listing, SourceOptions
 from launcher.data.sources.layout import (
@@ -176,10 +176,13 @@ def add_archives(
             else:
                 options.check_label(label, archive, file, remove="sample")
                 rows.add(label, path_in_class(file, label), (number, *place), mark)
-        # note: an archive of both splits is listed for each, and counts for training
-        if is_divided or rows.wanted != "val":
-            rows.drop_all(listing.dropped)
+        rows.drop_all(listing.dropped)
     return [] if samples else in_order(map(composed, tree.folders(root)))
+
+
+def in_archives(archives: Sequence[Archive]) -> Callable[[np.ndarray], Mapping[str, Any]]:
+    """Return the columns of images whose places are in these archives, by number."""
+    return lambda places: {"archives": archives, "places": places}
 
 
 def _have_labels(path: str, archives: Mapping[str, Listing]) -> bool:

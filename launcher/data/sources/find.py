@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,16 @@ import numpy as np
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.builtin import ensure_folder
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.folds import held_out_fold
+from launcher.data.division import divide
 from launcher.data.index import Images
 from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.cifar import as_class_folders
-from launcher.data.sources.folders import folders_source
-from launcher.data.sources.formats import Listing, SourceOptions
-from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
-from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem
-from launcher.data.sources.path_tables import TABLES, folders_in, lone_table, table_source, tables_in
+from launcher.data.sources.folders import list_bucket, list_folders
+from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.imagenet import are_imagenet, list_imagenet
+from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem, split_among
+from launcher.data.sources.path_tables import TABLES, folders_in, list_tables, lone_table, tables_in
 from launcher.data.sources.shards import (
     COMPRESSED,
     FOLDERS,
@@ -28,17 +27,19 @@ from launcher.data.sources.shards import (
     archives_in,
     format_of,
     formats,
-    listing_of,
-    packed_source,
+    list_archives,
     split_of,
 )
 from launcher.data.sources.source import Files
-from launcher.data.split import divided, same_classes, sizes, without
+from launcher.data.split import sizes, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
 
 _PLAIN = SourceOptions()
+
+# Lists the images of parts of a data set.
+List = Callable[[Files, Sequence[Wanted], SourceOptions, Report], list[Images]]
 
 
 def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Images, Images]:
@@ -101,7 +102,7 @@ def find_splits(
     if skipped is None and dataset.skip_bad and not dataset.is_built_in:
         bad = unreadable(images, PixelType.of(dataset), report)
     readable = [without(one, bad if skipped is None else skipped) for one in images]
-    return _divided(readable, dataset, seed, labelled), bad
+    return divide(readable, dataset, seed, by_class=labelled == "class"), bad
 
 
 def _listed(dataset: Dataset, labelled: str, report: Report, *, is_prepared: bool) -> list[Images]:
@@ -115,20 +116,6 @@ def _listed(dataset: Dataset, labelled: str, report: Report, *, is_prepared: boo
         return list_images(path, ("all",), report, options, is_prepared=is_prepared)
     both = list_images(path, ("train", "val"), report, options, is_prepared=is_prepared)
     return [replace(one, place=one.place or f"{one.split}/") for one in both]
-
-
-def _divided(images: Sequence[Images], dataset: Dataset, seed: int, labelled: str) -> tuple[Images, Images]:
-    """Return the training and validation images of those that are listed; raises UserError if a part is empty."""
-    if dataset.folds is not None:
-        return held_out_fold(images[0], dataset, seed, by_class=labelled == "class")
-    if dataset.val_split is None:
-        return same_classes(*images)
-    train, val = divided(images[0], dataset.val_split, seed, by_class=labelled == "class")
-    if not len(val):
-        path = images_path(dataset)
-        message = f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
-        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
-    return train, val
 
 
 def _options(dataset: Dataset, labelled: str, classes: Sequence[str] = (), groups: str | None = None) -> SourceOptions:
@@ -173,29 +160,38 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
-def _are_class_folders(files: Files, path: str) -> bool:
-    """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder.
+def _kind_of(files: Files, parts: Sequence[Wanted]) -> List:
+    """Return what lists the images of a path.
 
-    Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
+    Raises UserError if it is a file of another kind, a folder of compressed archives alone, or has no such part.
     """
+    path = files.url
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
-    if is_remote(path) or is_in_one:
-        return False
-    if is_file(Path(path)):
-        first = "decompress it, or " if format_of(path) in COMPRESSED else ""
-        message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
-        raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
-    if not is_folder(Path(path)) or folders_in(below(path, "train")):
-        return True
-    archives, unread = archives_in(files, path)
-    others = {*folders_in(path)}.difference((*FOLDERS, FFCV))
-    if others and not any(split_of(file.removeprefix(path)) for file in archives):
-        archives = []
-    if archives or tables_in(path):
-        return False
-    if (compressed := unread.get(PACKED)) and not others:
-        raise problem(path, f"holds {first_few(compressed)}, which are compressed; decompress them")
-    return True
+    if not is_remote(path) and not is_in_one:
+        if is_file(Path(path)):
+            first = "decompress it, or " if format_of(path) in COMPRESSED else ""
+            message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
+            raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
+        if not is_folder(Path(path)) or folders_in(below(path, "train")):
+            return list_folders
+    archives, unread = archives_in(files)
+    tables = {} if is_remote(path) else tables_in(path)
+    if not is_remote(path) and not is_in_one:
+        others = {*folders_in(path)}.difference((*FOLDERS, FFCV))
+        is_divided = any(split_of(file.removeprefix(path)) for file in archives)
+        if not tables and (not archives or (others and not is_divided)):
+            if (compressed := unread.get(PACKED)) and not others:
+                raise problem(path, f"holds {first_few(compressed)}, which are compressed; decompress them")
+            return list_folders
+    if are_imagenet(files, parts):
+        return list_imagenet
+    if path in tables or any(split_among(tables.values(), one) for one in parts):
+        return list_tables
+    if archives:
+        return list_archives
+    if is_remote(path):
+        return list_bucket
+    raise no_split(path, parts[0])
 
 
 def open_source(
@@ -206,41 +202,16 @@ def open_source(
 
 
 def list_images(
-    path: str, wanted: Sequence[Wanted], report: Report, options: SourceOptions, *, is_prepared: bool
+    path: str, parts: Sequence[Wanted], report: Report, options: SourceOptions, *, is_prepared: bool
 ) -> list[Images]:
-    """Find the images of splits, or of all; reads each archive once.
+    """Find the images of splits, or of all; reads each archive or table once.
 
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
     of a web server.
     """
-    path = as_class_folders(lone_table(path) or path)
-    files = Files(path)
-    if _are_class_folders(files, path):
-        return [folders_source(path, one, options, report) for one in wanted]
-    listing = cache(partial(listing_of, files, options.columns))
-    images = [_in_files(files, listing, path, one, options, report) for one in wanted]
+    files = Files(as_class_folders(lone_table(path) or path))
+    images = _kind_of(files, parts)(files, parts, options, report)
     if not is_prepared and any(one.are_in_bucket and None in sizes(one) for one in images):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
-        raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
+        raise problem(files.url, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
     return images
-
-
-def _in_files(
-    files: Files,
-    listing: Callable[[str], tuple[Listing, str]],
-    path: str,
-    wanted: Wanted,
-    options: SourceOptions,
-    report: Report,
-) -> Images:
-    """Find the images of a split in archives or tables, or in a bucket."""
-    split = "val" if wanted == "evaluation" else wanted
-    if split in ARCHIVES and files.holds(below(path, ARCHIVES[split])):
-        return imagenet_source(files, path, split, report)
-    if not is_remote(path) and (source := table_source(path, wanted, options)) is not None:
-        return source
-    if (source := packed_source(files, listing, path, wanted, options, report)) is not None:
-        return source
-    if not is_remote(path):
-        raise no_split(path, wanted)
-    return folders_source(path, wanted, options, report)

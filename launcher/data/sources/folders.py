@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,31 @@ from launcher.data.index import Archive, Images
 from launcher.data.listing import entries, files_below, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
-from launcher.data.sources.layout import UNDIVIDED, Wanted, below, class_root, is_remote, problem, split_of_wanted
+from launcher.data.sources.layout import UNDIVIDED, Tree, Wanted, below, class_root, problem, split_of_wanted
 from launcher.data.sources.path_tables import TABLES
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, quiet
 
 
-def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Images:
-    """Find the images of class folders, sorted by class and name; a class may be empty.
+def list_folders(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report = quiet) -> list[Images]:
+    """Find the images of class folders on this machine, sorted by class and name; a class may be empty.
 
-    On a disk, links to images and classes are followed if they stay within the split's folder, with links=follow all
-    that exist.
+    Links to images and classes are followed if they stay within the split's folder, with links=follow all that exist.
 
     Raises UserError if the folder, its classes or all images are missing or unreadable.
     """
-    if is_remote(path):
-        return _in_bucket(Files(path), wanted, options, report)
-    if not is_folder(Path(path)):
-        holds = "CLASS/*.jpg or" if wanted == "evaluation" else "train/CLASS/*.jpg and"
+    path, tree = Path(files.url), files.tree()
+    if not is_folder(path):
+        holds = "CLASS/*.jpg or" if "evaluation" in parts else "train/CLASS/*.jpg and"
         raise problem(path, f"not a folder; set a folder that holds {holds} val/CLASS/*.jpg")
     try:
-        return _on_disk(Path(path), wanted, options)
+        return [_on_disk(path, tree, wanted, options) for wanted in parts]
     except OSError as error:
         raise problem(path, unreadable_path(error)) from None
 
 
-def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Images:
-    tree, rows = Files(str(path)).tree(), Rows(wanted, options)
+def _on_disk(path: Path, tree: Tree, wanted: Wanted, options: SourceOptions) -> Images:
+    rows = Rows(wanted, options)
     place = class_root(tree, wanted, str(path), options.classes)
     root, shown = path / place, tree.folders(place)
     inside = None if options.links == "follow" else f"{root.resolve()}{os.sep}"
@@ -57,6 +56,11 @@ def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Images:
     rows.drop_all(dict(sorted(refused.items())))
     rows.drop_all(in_root)
     return rows.folder(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
+
+
+def list_bucket(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report) -> list[Images]:
+    """Find the images of class folders in a bucket, as `list_folders`."""
+    return [_in_bucket(files, wanted, options, report) for wanted in parts]
 
 
 def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Images:

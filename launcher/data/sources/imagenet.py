@@ -7,27 +7,36 @@ kit their classes: a number for each image in the order of names, and a table fr
 import io
 import itertools
 import tarfile
+from collections.abc import Sequence
 
 from launcher.counts import count_of
 from launcher.data.index import Archive, Images, Piece
 from launcher.data.listing import is_image
-from launcher.data.sources.arrange import Rows
-from launcher.data.sources.layout import Wanted, below, is_remote, problem, readable
+from launcher.data.sources.arrange import Rows, in_archives
+from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.layout import Wanted, below, is_remote, problem, readable, split_of_wanted
 from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD, read_members
 from launcher.data.workers import Report, in_threads
 
-ARCHIVES: dict[Wanted, str] = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
+ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 _MOST_BYTES, _AHEAD_OF_CLASSES = 1 << 26, 1 << 16
 
 
-def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> Images:
-    """Find the images of a split in a folder of ImageNet's tar files.
+def list_imagenet(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report) -> list[Images]:
+    """Find the images of splits in ImageNet's tar files; raises UserError if one is missing or damaged."""
+    return [_split(files, split_of_wanted(wanted), report) for wanted in parts]
 
-    Raises UserError if a file is missing or damaged.
-    """
+
+def are_imagenet(files: Files, parts: Sequence[Wanted]) -> bool:
+    """Return whether a folder has ImageNet's tar files of these parts."""
+    return "all" not in parts and all(files.holds(below(files.url, ARCHIVES[split_of_wanted(one)])) for one in parts)
+
+
+def _split(files: Files, split: str, report: Report) -> Images:
+    path = files.url
     archive, what = below(path, ARCHIVES[split]), f"listing {split} images"
 
     def members(start: int = 0, end: int | None = None, ahead: int = AHEAD) -> list[Piece]:
@@ -48,11 +57,11 @@ def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> I
             raise problem(archive, message)
         images = [*zip(classes, val, strict=True)]
         report(what, len(val), len(val))
-    rows, version = Rows(split), files.version(archive) if is_remote(archive) else ""
+    rows, version = Rows("train" if split == "train" else "val"), files.version(archive) if is_remote(archive) else ""
     for label, member in images:
         if is_image(member.name):
             rows.add(label, f"{label}/{member.name}", (0, member.start, member.size or 0, 0))
-    return rows.folder(archive, [], lambda places: {"archives": [Archive(archive, version)], "places": places})
+    return rows.folder(archive, [], in_archives([Archive(archive, version)]))
 
 
 def _val_classes(files: Files, path: str) -> list[str]:

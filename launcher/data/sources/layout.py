@@ -140,25 +140,25 @@ def split_among(present: Collection[str], wanted: Wanted) -> str | None:
     return next((name for name in names if name in present), None)
 
 
-def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
-    """Return the files of a split by their names; of all images: those to train on, or of no split.
+def part_among(path: Path | str, present: Collection[str], wanted: Wanted) -> str | None:
+    """Return `split_among` names of files or values of a column; of all images: those to train on, or of no split.
 
-    Raises UserError if it is missing, or validation images exist besides those to divide.
+    Raises UserError if validation images exist besides those to divide; some to test on may be there.
     """
-    if wanted == "all":
-        check_undivided(path, splits.values())
-    name = split_among(splits.values(), wanted) or ("" if wanted == "all" else None)
+    if wanted != "all":
+        return split_among(present, wanted)
+    if held_out := [name for name in VAL[:-1] if name in present]:
+        message = f"{path} holds {held_out[0]} images already; remove the key"
+        raise UserError(Problem(message, "dataset.val_split", path))
+    return "train" if "train" in present else ""
+
+
+def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
+    """Return the files of a split by their names; raises UserError as `part_among`, and if it is missing."""
+    name = part_among(path, splits.values(), wanted)
     if chosen := [file for file in splits if splits[file] == name]:
         return chosen
     raise no_split(path, wanted)
-
-
-def check_undivided(path: str, splits: Collection[str]) -> None:
-    """Raise a UserError if there are validation images besides those to divide; some to test on may be there."""
-    if held_out := [name for name in VAL[:-1] if name in splits]:
-        raise UserError(
-            Problem(f"{path} holds {held_out[0]} images already; remove the key", "dataset.val_split", path)
-        )
 
 
 def no_split(path: str, wanted: Wanted) -> UserError:
@@ -166,12 +166,6 @@ def no_split(path: str, wanted: Wanted) -> UserError:
     split = split_of_wanted(wanted)
     message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
     return problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
-
-
-def unread(splits: Mapping[str, str], read: Collection[str]) -> list[str]:
-    """Return the files that neither those to `read` nor the validation images are."""
-    val = split_among(splits.values(), "val")
-    return [file for file in splits if file not in read and splits[file] != val]
 
 
 def class_root(tree: Tree, wanted: Wanted, path: str, classes: Collection[str] = ()) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,15 @@ from launcher.data.sources.formats import SourceOptions, column_of, label_column
 from launcher.data.sources.layout import (
     VAL,
     Wanted,
-    check_undivided,
     is_remote,
     of_split,
+    part_among,
     problem,
-    split_among,
     split_of_wanted,
-    unread,
 )
 from launcher.data.sources.shards import format_of
 from launcher.data.sources.source import Files
+from launcher.data.workers import Report
 from launcher.errors import Problem, UserError, first_few
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -40,70 +39,107 @@ _REPEATED = "rows with the image and label of an earlier one"
 Row = tuple[int, Mapping[str, object]]
 
 
-def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Images | None:
-    """Find the images of a split, or of all rows, in a table; None if there is no table.
+def list_tables(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report) -> list[Images]:
+    """Find the images of splits, or of all rows, in a table, or in those of a folder: one for each split, as train.csv.
 
-    A folder has a table for each split, such as train.csv and val.csv; paths are relative to the table's folder.
+    Paths are relative to the table's folder.
 
-    Raises UserError if the table cannot be read, has no rows of the split, or one without an image or label.
+    Raises UserError if a table cannot be read, has no rows of a split, or one without an image or label.
     """
-    tables = tables_in(path)
-    if path not in tables and split_among(tables.values(), wanted) is None:
-        return None
-    chosen = _chosen(path, tables, wanted)
-    table = Path(chosen)
-    first = next(_rows(table), None)
-    if first is None:
-        raise problem(table, "has no rows; add some")
-    head = [*first[1]]
-    image = column_of(head, "image", options.columns.image, str(table))
-    labels = label_columns(head, options.columns, str(table))
-    column = options.columns.split or _SPLIT
-    split, read = _split(table, head, wanted, column) if path in tables else ("", [])
-    rows, files, groups = Rows(wanted), list[str](), list[str]()
-    _check_groups(table, head, options.groups)
-    rows.drop_unread(_NO_SPLIT, unread(tables, [chosen]))
-    for number, row in _rows(table):
-        if split and (other := _split_in(row, column)) != split:
-            if other not in read:
-                rows.drop_unread(f"rows whose {column} is {other}", [f"row {number}"])
-            continue
-        file = _file(table, number, row, image)
+    path, tables = files.url, tables_in(files.url)
+    taken = [_Taken(wanted, options) for wanted in parts]
+    if path in tables:
+        _read(Path(path), taken)
+        return [one.images(path) for one in taken]
+    chosen = [_chosen(path, tables, wanted) for wanted in parts]
+    taken[0].rows.drop_unread(_NO_SPLIT, [file for file in tables if file not in chosen])
+    for one, table in zip(taken, chosen, strict=True):
+        _read(Path(table), [one], is_of_split=True)
+    return [one.images(table) for one, table in zip(taken, chosen, strict=True)]
+
+
+class _Taken:
+    """The rows of one part of the images, with their files and groups."""
+
+    def __init__(self, wanted: Wanted, options: SourceOptions) -> None:
+        self.rows, self.options, self.files, self.groups = Rows(wanted), options, list[str](), list[str]()
+
+    def add(self, table: Path, number: int, row: Mapping[str, object], image: str, labels: Sequence[str]) -> None:
+        """Add a row; raises UserError if it has no image, label or group."""
+        file, options = _file(table, number, row, image), self.options
         entry = f"row {number} ({row[image]})"
         label = label_text([row.get(name) for name in labels], options.columns, f"{table}: {entry}")
         options.check_label(label, str(table), entry, " and ".join(labels))
         name = path_in_class(str(row[image]), label)
-        if isinstance(before := rows.place(label, name), int) and files[before] != file:
+        if isinstance(before := self.rows.place(label, name), int) and self.files[before] != file:
             name = f"{label}/{row[image]}"
-        if rows.place(label, name) is None:
-            rows.add(label, name, len(files))
-            files.append(file)
-            if options.groups is not None:
-                groups.append(_group(table, entry, row, options.groups))
+        if self.rows.place(label, name) is not None:
+            self.rows.drop(_REPEATED, entry)
+            return
+        self.rows.add(label, name, len(self.files))
+        self.files.append(file)
+        if options.groups is not None:
+            self.groups.append(_group(table, entry, row, options.groups))
+
+    def images(self, table: str) -> Images:
+        """Return the images; raises UserError if there are none."""
+
+        def columns(places: np.ndarray) -> dict[str, Any]:
+            numbers = places.tolist()
+            groups = Texts(self.groups[number] for number in numbers) if self.options.groups else None
+            return {"paths": Texts(self.files[number] for number in numbers), "groups": groups}
+
+        return self.rows.folder(table, [], columns)
+
+
+def _read(table: Path, parts: Sequence[_Taken], *, is_of_split: bool = False) -> None:
+    """Read the rows of a table, each into the part of its split, or all into one; raises UserError as `list_tables`."""
+    first, options = next(_rows(table), None), parts[0].options
+    if first is None:
+        raise problem(table, "has no rows; add some")
+    head, column = [*first[1]], options.columns.split or _SPLIT
+    image = column_of(head, "image", options.columns.image, str(table))
+    labels = label_columns(head, options.columns, str(table))
+    by_split = {"": parts[0]} if is_of_split else _by_split(table, head, parts, column)
+    if options.groups is not None and options.groups not in head:
+        message = f"{table} has no such column; set one of {first_few(head)}"
+        raise UserError(Problem(message, "dataset.groups", options.groups))
+    for number, row in _rows(table):
+        split = "" if "" in by_split else _split_in(row, column)
+        if (part := by_split.get(split)) is not None:
+            part.add(table, number, row, image, labels)
         else:
-            rows.drop(_REPEATED, entry)
+            parts[0].rows.drop_unread(f"rows whose {column} is {split}", [f"row {number}"])
 
-    def columns(places: np.ndarray) -> dict[str, Any]:
-        numbers = places.tolist()
-        paths = Texts(files[number] for number in numbers)
-        return {"paths": paths, "groups": options.groups and Texts(groups[number] for number in numbers)}
 
-    return rows.folder(str(table), [], columns)
+def _by_split(table: Path, head: Sequence[str], parts: Sequence[_Taken], column: str) -> dict[str, _Taken]:
+    """Return the parts of a table by the value of their split; one of all rows by an empty text.
+
+    Raises UserError if a part has no rows, or validation images exist besides those to divide.
+    """
+    several = [one.rows.wanted for one in parts]
+    if column not in head:
+        if several in (["all"], ["evaluation"]):
+            return {"": parts[0]}
+        message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
+        raise UserError(Problem(message, "dataset.columns.split", column))
+    values = {_split_in(row, column) for _, row in _rows(table)}
+    if several == ["all"] and values.isdisjoint(("train", *VAL)):
+        return {"": parts[0]}
+    names = [part_among(table, values, wanted) for wanted in several]
+    for name, wanted in zip(names, several, strict=True):
+        if not name:
+            missing = f"has no rows whose {column} is {split_of_wanted(wanted)}"
+            raise problem(table, f"{missing}; add some, or set dataset.val_split=0.1")
+    return dict(zip(map(str, names), parts, strict=True))
 
 
 def _chosen(path: str, tables: Mapping[str, str], wanted: Wanted) -> str:
-    """Return the table at a path, or that of a split in it; raises UserError if there are two."""
-    chosen = [path] if path in tables else of_split(path, tables, wanted)
+    """Return the table of a split in a folder; raises UserError if there are two."""
+    chosen = of_split(path, tables, wanted)
     if len(chosen) > 1:
         raise problem(path, f"holds two tables of one split, {first_few(chosen)}; keep one")
     return chosen[0]
-
-
-def _check_groups(table: Path, head: Sequence[str], column: str | None) -> None:
-    """Raise UserError if a table lacks the column of groups."""
-    if column is not None and column not in head:
-        message = f"{table} has no such column; set one of {first_few(head)}"
-        raise UserError(Problem(message, "dataset.groups", column))
 
 
 def _group(table: Path, entry: str, row: Mapping[str, object], column: str) -> str:
@@ -146,27 +182,6 @@ def folders_in(path: str) -> list[str]:
     with suppress(OSError):
         return Files(path).tree().folders("")
     return []
-
-
-def _split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, Collection[str | None]]:
-    """Return the value of a split in its column, empty for all rows, and the values that are read.
-
-    Raises UserError if it has no rows, or validation images exist besides those to divide.
-    """
-    if column not in head:
-        if wanted in ("all", "evaluation"):
-            return "", ()
-        message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
-        raise UserError(Problem(message, "dataset.columns.split", column))
-    values = {_split_in(row, column) for _, row in _rows(table)}
-    if wanted == "all":
-        if values.isdisjoint(("train", *VAL)):
-            return "", ()
-        check_undivided(str(table), values)
-    if (split := split_among(values, wanted)) is None:
-        missing = f"has no rows whose {column} is {split_of_wanted(wanted)}"
-        raise problem(table, f"{missing}; add some, or set dataset.val_split=0.1")
-    return split, (split, split_among(values, "val") if wanted == "train" else None)
 
 
 def _split_in(row: Mapping[str, object], column: str) -> str:

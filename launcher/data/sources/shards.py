@@ -1,20 +1,21 @@
 """Find the images of archives: tar shards, zip, Parquet and Arrow files, each listed once; imports no torch."""
 
+import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO, ClassVar
 
 from launcher.config.code import available
 from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
-from launcher.data.dropped import drops_of
 from launcher.data.index import Archive, Images
-from launcher.data.sources.arrange import Rows, add_archives
+from launcher.data.sources.arrange import Rows, add_archives, in_archives
 from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
-from launcher.data.sources.layout import VAL, Wanted, below, is_remote, of_split, problem, readable, unread
+from launcher.data.sources.layout import VAL, Wanted, below, is_remote, of_split, problem, readable
 from launcher.data.sources.parquet import list_arrow, list_parquet
 from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD
@@ -69,12 +70,12 @@ def format_of(path: str) -> str:
     return PurePosixPath(path).suffix.lower()
 
 
-def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]]]:
+def archives_in(files: Files) -> tuple[list[str], dict[str, list[str]]]:
     """Return the archives of a data set's path: itself, or files in its folders, and others by why they are not read.
 
     Raises UserError if a bucket cannot be listed.
     """
-    known = formats()
+    known, path = formats(), files.url
     if format_of(path) in known:
         return [path], {}
     names = sorted({name for folder in FOLDERS for name in files.names(below(path, folder))})
@@ -85,47 +86,49 @@ def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]
     return [name for name in names if format_of(name) in known and name not in others[_CACHES]], others
 
 
-def packed_source(
-    files: Files,
-    read: Callable[[str], tuple[Listing, str]],
-    path: str,
-    wanted: Wanted,
-    options: SourceOptions,
-    report: Report,
-) -> Images | None:
-    """Find the images of a split, or of all, in the archives of a path; None if there are no archives.
-
-    read: as `listing_of`.
+def list_archives(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report) -> list[Images]:
+    """Find the images of splits, or of all, in the archives of a path, each of which is listed once.
 
     Raises UserError if an archive cannot be read, a label is missing, or no images exist.
     """
-    present, others = archives_in(files, path)
-    if not present:
-        return None
+    path = files.url
+    present, others = archives_in(files)
     if not files.holds(present[0]):
         raise problem(path, "no such file; set a tar, zip or Parquet file, a table of images, or a folder")
     splits = {file: split_of(file.removeprefix(path)) for file in present if file != path}
     is_divided = any(splits.values())
-    archives = of_split(path, splits, wanted) if is_divided else present
-    if len(kinds := sorted({*map(format_of, archives)})) > 1:
-        raise problem(path, f"holds archives of several formats, {first_few(kinds)}; keep those of one format")
-    listed = in_threads(read, archives, report=report, what=f"listing {wanted} images")
-    listings, versions = zip(*listed, strict=True)
-    rows = Rows(wanted, options)
-    rows.drop_unread(_NO_SPLIT, unread(splits, archives))
-    if wanted != "val":
-        rows.drop_all(drops_of(others))
-    if listings[0].is_table:
-        order = [*listings[0].order] if all(one.order == listings[0].order for one in listings) else []
-        for number, (file, listing) in enumerate(zip(archives, listings, strict=True)):
-            rows.add_table(number, file, listing, options)
-    else:
-        order = add_archives(rows, path, dict(zip(archives, listings, strict=True)), options, is_divided=is_divided)
-    stored = [
-        Archive(file, version if is_remote(file) or format_of(file) == ".parquet" else "", listing.image)
-        for file, version, listing in zip(archives, versions, listings, strict=True)
-    ]
-    return rows.folder(path, order, lambda places: {"archives": stored, "places": places})
+    of_parts = [of_split(path, splits, wanted) if is_divided else present for wanted in parts]
+    for archives in of_parts:
+        if len(kinds := sorted({*map(format_of, archives)})) > 1:
+            raise problem(path, f"holds archives of several formats, {first_few(kinds)}; keep those of one format")
+    every = [*dict.fromkeys(itertools.chain(*of_parts))]
+    listed = in_threads(partial(_listed, files, options.columns), every, report=report, what="listing images")
+    listings = dict(zip(every, listed, strict=True))
+    rows = [Rows(wanted, options) for wanted in parts]
+    rows[0].drop_unread(_NO_SPLIT, [file for file in splits if file not in listings])
+    for reason, names in others.items():
+        rows[0].drop_unread(reason, names)
+    images = []
+    for part, archives in zip(rows, of_parts, strict=True):
+        ours = {file: listings[file][0] for file in archives}
+        order = _add(part, path, ours, options, is_divided=is_divided)
+        images.append(part.folder(path, order, in_archives([listings[file][1] for file in archives])))
+        for listing in ours.values():
+            # note: an archive of several parts counts for the first
+            listing.dropped.clear()
+    return images
+
+
+def _add(
+    rows: Rows, path: str, archives: Mapping[str, Listing], options: SourceOptions, *, is_divided: bool
+) -> Sequence[str]:
+    """Add the images of archives; return the order of the classes, where these have one."""
+    listings = [*archives.values()]
+    if not listings[0].is_table:
+        return add_archives(rows, path, archives, options, is_divided=is_divided)
+    for number, (file, listing) in enumerate(archives.items()):
+        rows.add_table(number, file, listing, options)
+    return listings[0].order if all(one.order == listings[0].order for one in listings) else ()
 
 
 def split_of(file: str) -> str:
@@ -134,8 +137,8 @@ def split_of(file: str) -> str:
     return match[1] if match else ""
 
 
-def listing_of(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
-    """List an archive, or read the listing that was stored for the same version of it; return the version too.
+def _listed(files: Files, columns: Columns, file: str) -> tuple[Listing, Archive]:
+    """List an archive, or read the listing that was stored for the same version of it.
 
     Raises UserError if it cannot be read.
     """
@@ -146,4 +149,6 @@ def listing_of(files: Files, columns: Columns, file: str) -> tuple[Listing, str]
 
     version = files.version(file)
     own = [] if format_of(file) in _FORMATS else [one.sha256 for one in available()]
-    return cached("listings", [_VERSION, file, version, asdict(columns), *own], Listing, listing), version
+    images = cached("listings", [_VERSION, file, version, asdict(columns), *own], Listing, listing)
+    is_copied = is_remote(file) or format_of(file) == ".parquet"
+    return images, Archive(file, version if is_copied else "", images.image)
