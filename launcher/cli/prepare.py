@@ -12,7 +12,7 @@ from launcher.console import console, only_json, print_json, progress_bars, verb
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders.tokens import TokenLoader
+from launcher.data.text.prepare import tokens_in
 from launcher.data.text.shards import open_shard
 from launcher.errors import DONE, Problem, UserError
 from launcher.stopping import StopRequested
@@ -55,10 +55,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _write_tokens(config: RunConfig) -> dict[str, Any]:
     """Write the tokens of text, unless they are there, print where, and return it. Raises UserError as `tokens_of`."""
-    assert isinstance(config.dataloader, TokenLoader)
     written = []
     with progress_bars(console()) as (out, report):
-        tokens = config.dataloader.tokens(config.dataset, report)
+        tokens = tokens_in(config, report)
         for split, files in tokens.files.items():
             size = sum(len(open_shard(tokens.folder / name, config.dataset.classes)) for name in files)
             out.print(verbatim(f"{tokens.folder}: {count_of(size, 'token')} of {split}"))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from launcher.config.compose import DATA_FOLDER, Composed, compose
 from launcher.console import for_programs, only_json, print_json
 from launcher.data.inspection import Inspection, inspect_data
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import source_of
 from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.files_first import gigabytes_first
@@ -113,7 +113,7 @@ def check_path(composed: Composed, values: slurm.Slurm | sky.Sky) -> None:
         reads
         and own is None
         and not any(DATA_FOLDER in one for one in given)
-        and loader_of(config).reads_from(config) is None
+        and source_of(config).reads_from(config) is None
     ):
         inspect_data(config, must_exist=True, skipped=())
 

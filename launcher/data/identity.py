@@ -11,7 +11,7 @@ from launcher.data.builtin import drawn_as
 from launcher.data.class_names import composed
 from launcher.data.index import Images, Texts
 from launcher.data.listing import is_folder
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import source_of
 from launcher.data.split import sizes
 from launcher.errors import UserError
 
@@ -26,7 +26,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
 
     Raises UserError if the data set is missing or cannot be read.
     """
-    return loader_of(config).identity(config, skipped, images)
+    return source_of(config).identity(config, skipped, images)
 
 
 def of_source(config: RunConfig, images: Callable[[], Sequence[Images]]) -> str:

@@ -10,21 +10,19 @@ import numpy as np
 from launcher.config.schema import Dataset, RunConfig
 from launcher.counts import count_of
 from launcher.data.builtin import check_built_in
-from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
+from launcher.data.classes import are_places, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.index import Images
 from launcher.data.listing import is_file, is_folder
-from launcher.data.loaders.base import loader_of
-from launcher.data.masks.pairs import check_reads_masks, check_without_masks
+from launcher.data.loaders.base import source_of
+from launcher.data.masks.pairs import check_reads_masks
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
 from launcher.data.pixel_types import PixelType
-from launcher.data.sources.find import evaluation_images, find_splits, labelled_as
-from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
-from launcher.data.sources.path_tables import tables_in
-from launcher.data.sources.shards import archives_in
-from launcher.data.sources.source import Files, lacks_package
+from launcher.data.sources.find import evaluation_images
+from launcher.data.sources.layout import is_remote, problem
+from launcher.data.sources.source import lacks_package
 from launcher.data.split import missing_files, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
@@ -64,15 +62,19 @@ def inspect_data(
     Raises UserError if a folder is not set, missing, or does not match the config; without `must_exist` a missing
     folder is no error if the config has the counts.
     """
-    loader, dataset = loader_of(config), config.dataset
+    source, dataset = source_of(config), config.dataset
     check_reads_masks(config)
-    folder = loader.reads_from(config) if loader.reads and not dataset.is_built_in else None
+    is_read = config.dataloader.reads and not dataset.is_built_in
+    folder = source.reads_from(config) if is_read else None
     # note: counts in the config do not replace those of an existing folder
-    must_exist = must_exist or (folder is not None and _exists(folder))
+    must_exist = must_exist or (folder is not None and is_here(folder))
     by_channel = "image" in config.task.needs
     if problems := [*normalization_problems(dataset)] if by_channel else ():
         raise UserError(*problems)
-    inspection = loader.inspect(config, must_exist, skipped, report)
+    if is_read and has_counts(dataset) and not must_exist:
+        inspection = Inspection(config, [])
+    else:
+        inspection = source.inspect(config, skipped, report)
     if by_channel:
         check_types(config, inspection.splits)
         inspection = replace(inspection, config=with_normalization(inspection.config, inspection.splits, report))
@@ -101,9 +103,9 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
     Raises UserError if they are missing, or have no class of the run.
     """
     try:
-        found = loader_of(config).held_out(config, classes or [], report)
+        found = source_of(config).held_out(config, classes or [], report)
         images, notes = found or match_images(str(config.dataset.test_path), config, classes or [], report)[:2]
-        _check_files(config, [images])
+        check_files(config, [images])
         return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
@@ -123,7 +125,7 @@ def match_images(
     images = evaluation_images(path, config, classes, report)
     bad = unreadable([images], PixelType.of(config.dataset), report) if config.dataset.skip_bad else {}
     images = without(images, bad)
-    notes = _skip_notes(bad, [images])
+    notes = skip_notes(bad, [images])
     names, labels = read_labels(config, images.classes)
     labels, places = labels[images.labels], places_in(names, classes)
     if are_places(names, classes):
@@ -152,41 +154,7 @@ def match_images(
     return matched, notes, bad
 
 
-def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
-    """Count the classes and images of built-in images, or of a data set's path; raises as `inspect_data`."""
-    dataset = config.dataset
-    if dataset.is_built_in:
-        check_counted(dataset)
-        names, notes = check_built_in(config)
-        return Inspection(config, notes, classes=names)
-    if has_counts(dataset) and not must_exist:
-        return Inspection(config, [])
-    if dataset.path is None or not (is_remote(dataset.path) or _exists(dataset.path)):
-        raise UserError(_missing_folder(dataset))
-    check_without_masks(dataset.path)
-    both, bad = find_splits(dataset, config.seed, config.task.labelled, skipped, report)
-    train, val = labelled_as(config, both)
-    _check_files(config, (train, val))
-    skipped_files = _skip_notes(bad, (train, val))
-    for split in (train, val):
-        if not split.names:
-            message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
-            raise problem(dataset.path, f"{message}; repair some, or set other images")
-    try:
-        notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-    except UserError as error:
-        # note: images may be missing because they are skipped
-        (wrong,) = error.problems
-        raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
-    if train.are_class_folders:
-        notes += _layout(Path(dataset.path), dataset, train, val)
-    notes += skipped_files
-    counts = len(train.classes), len(train), len(val)
-    inspection = counted(config, dataset.path, counts, notes)
-    return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
-
-
-def _check_files(config: RunConfig, splits: Sequence[Images]) -> None:
+def check_files(config: RunConfig, splits: Sequence[Images]) -> None:
     """Check that the files of a table exist, and that packages can decode all images; `skip_bad` skips the others.
 
     Raises UserError with their number and the first ones.
@@ -207,6 +175,13 @@ def _check_files(config: RunConfig, splits: Sequence[Images]) -> None:
             raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
 
+def built_in(config: RunConfig) -> Inspection:
+    """Return an inspection of built-in images, drawn or not; raises UserError if values are not theirs."""
+    check_counted(config.dataset)
+    names, notes = check_built_in(config)
+    return Inspection(config, notes, classes=names)
+
+
 def has_counts(dataset: Dataset) -> bool:
     """Return whether the config has the numbers of classes, training and validation images."""
     return None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
@@ -219,7 +194,8 @@ def check_counted(dataset: Dataset) -> None:
         raise UserError(Problem(message, "dataset", dataset.name))
 
 
-def _exists(path: str) -> bool:
+def is_here(path: str) -> bool:
+    """Return whether a data set's path exists, or can be one of a bucket."""
     if is_remote(path):
         return not lacks_package(path)
     return is_file(Path(path)) or is_folder(Path(path))
@@ -242,26 +218,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
         raise UserError(*problems)
 
 
-def _layout(path: Path, dataset: Dataset, train: Images, val: Images) -> list[str]:
-    """Return notes on the folders that are read if a user may expect others."""
-    used = "" if dataset.is_divided else Path(val.root).name
-    notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
-    unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
-    if unused and dataset.test_path is None:
-        message = f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished "
-        notes.append(f"{message}run on it")
-    if others := unread_folders(Files(str(path)).tree(), train.place.rstrip("/")):
-        notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
-    if beside := [*archives_in(Files(str(path)))[0], *tables_in(str(path))]:
-        notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
-    deep = [f"{split.place}{file}" for split in (train, val) for file in split.names if file.count("/") > 1]
-    if deep and dataset.class_level == "first":
-        below = f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}"
-        notes.append(f"{below}; dataset.class_level=last, or path, makes classes of these folders")
-    return notes
-
-
-def _skip_notes(bad: dict[str, str], splits: Sequence[Images]) -> list[str]:
+def skip_notes(bad: dict[str, str], splits: Sequence[Images]) -> list[str]:
     """Return notes on what is not read; with reasons for images that `dataset.skip_bad` has found unreadable."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
     found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"
@@ -289,12 +246,3 @@ def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], 
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
     )
-
-
-def _missing_folder(dataset: Dataset) -> Problem:
-    what = "not a folder" if dataset.path else "missing"
-    message = (
-        f"{what}; set dataset.path=/data/{dataset.name}, a folder that holds train/CLASS/*.jpg and "
-        f"val/CLASS/*.jpg (or use dataset=shapes, which is built in)"
-    )
-    return Problem(message, "dataset.path", dataset.path)

@@ -10,7 +10,7 @@ from torch import Tensor
 from launcher.data.batch import START, Loaded, Moment, Overlap
 from launcher.data.images import ChangeImage, Reader
 from launcher.data.index import Images, read_index
-from launcher.data.loaders.base import Opening, loader_of
+from launcher.data.loaders.base import Opening, loader_of, source_of
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.plan.plan import Plan
@@ -103,10 +103,10 @@ def build_loaders(
 
     `classes` are those of the run's checkpoint: labels are their places.
     """
-    shard, loader = _shard(plan, ranks), loader_of(plan.config)
+    shard, source = _shard(plan, ranks), source_of(plan.config)
     listed = read_index(index) if index else {}
-    images = [listed["train"], listed["val"]] if listed else loader.images(plan.config, skipped)
-    train, val = loader.open(Opening(plan, shard, change_image, images, classes))
+    images = [listed["train"], listed["val"]] if listed else source.list(plan.config, skipped)
+    train, val = source.open(Opening(plan, shard, change_image, images, classes))
     return Loaders(TrainLoader(plan, train, shard, change_order), _evaluation(plan, shard, val), listed.get("test"))
 
 

@@ -14,7 +14,7 @@ from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.index import Images, Piece
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import source_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, splits
@@ -81,7 +81,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     classes, train, val = config.task.counted(dataset.classes), dataset.train_samples, dataset.val_samples
     counts = f"{classes}, {train:,} training and {count_of(val or 0, f'validation {config.task.sample}')}"
     in_files = not isinstance(config.dataloader, TorchvisionLoader)
-    where = loader_of(config).reads_from(config)
+    where = source_of(config).reads_from(config)
     now = "" if in_files else "; decoding all of them now"
     yield ok("data set", f"{name} in {where}: {counts}{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)

@@ -18,7 +18,7 @@ from launcher.data.builtin import ensure_folder
 from launcher.data.index import Images, write_index
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.jpeg import with_decoder
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import source_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems
 from launcher.launch.auto_batch import note_on_batch, with_batch
@@ -214,10 +214,10 @@ def write_images(prepared: Prepared, folder: RunFolder) -> None:
 
     Raises UserError if they are missing.
     """
-    config, loader = prepared.plan.config, loader_of(prepared.plan.config)
-    if loader.reads:
+    config = prepared.plan.config
+    if config.dataloader.reads:
         ensure_folder(config.dataset)
-    if images := prepared.images or loader.images(config, prepared.skipped):
+    if images := prepared.images or source_of(config).list(config, prepared.skipped):
         write_index(folder.index, images)
 
 

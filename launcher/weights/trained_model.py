@@ -20,7 +20,7 @@ from launcher.counts import count_of
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
 from launcher.data.index import Images, Piece, Texts
 from launcher.data.inspection import match_images
-from launcher.data.loaders.base import MOST_PROCESSES, loader_of
+from launcher.data.loaders.base import MOST_PROCESSES, source_of
 from launcher.data.loading import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
 from launcher.data.unreadable import read_skipped, reason
@@ -270,7 +270,7 @@ def images_of(
         with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
             yield loaders.evaluate, [], skipped
         return
-    if records := loader_of(plan.config).other(other, plan, state.get("task", {})):
+    if records := source_of(plan.config).other(other, plan, state.get("task", {})):
         with closing(build_evaluation(plan, records, single_rank(device))) as loader:
             yield loader, [], {}
         return

@@ -15,7 +15,7 @@ from launcher.data.batch import Loaded
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.images import ChangeImage
-from launcher.data.inspection import inspect_data
+from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.loading import Loaders, build_loaders
 from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan
@@ -50,10 +50,19 @@ def write_files(folder: Path, *words: str) -> list[Path]:
     return [path for path, _ in prepare(FFCVDataset.of(config), lambda *_: None)]
 
 
+def inspected(folder: Path | str, *words: str) -> Inspection:
+    """Inspect the images at a path, with a config of these words."""
+    return inspect_data(compose(words_for(Path(folder), *words)).config, must_exist=True)
+
+
+def notes(folder: Path, *words: str) -> list[str]:
+    return inspected(folder, *words).notes
+
+
 def make_loaders(
     folder: Path, *words: str, rank: int = 0, world: int = 1, change_image: ChangeImage | None = None
 ) -> Loaders:
-    config = inspect_data(compose(words_for(folder, *words)).config, must_exist=True).config
+    config = inspected(folder, *words).config
     plan = Plan(config, world, config.dataset.train_samples)
     return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")), change_image=change_image)
 

@@ -5,17 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.data.ffcv.beton import open_beton
-from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from tests.commands import execute, output_of, refused
 
-from .conftest import add, make_loaders, words_for, write_files
-
-
-def notes(folder: Path, *words: str) -> list[str]:
-    return inspect_data(compose(words_for(folder, *words)).config, must_exist=True).notes
+from .conftest import add, make_loaders, notes, words_for, write_files
 
 
 @pytest.mark.parametrize("verb", ["plan", "estimate", "prepare", ""])

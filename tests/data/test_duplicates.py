@@ -11,22 +11,18 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data import duplicates
-from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
 from launcher.doctor.examine import examine_data
 from tests.commands import output_of
 from tests.images import write_images
 
+from .conftest import notes as quick
 from .conftest import words_for
 
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
     return write_images(tmp_path / "pets", {"train": 6, "val": 3})
-
-
-def quick(path: Path, *words: str) -> list[str]:
-    return list(inspect_data(compose(words_for(path, *words)).config, must_exist=True).notes)
 
 
 def thorough(path: Path, *words: str) -> list[str]:

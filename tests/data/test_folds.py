@@ -10,12 +10,11 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.identity import identity
 from launcher.data.index import Images
-from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
 from launcher.errors import UserError
 from tests.commands import refused
 
-from .conftest import words_for
+from .conftest import inspected, words_for
 
 COUNTS = {"cat": 43, "dog": 17, "emu": 8}
 
@@ -107,7 +106,7 @@ def test_groups_are_a_column_of_a_table(patients: tuple[Path, dict[str, str]], t
 
 
 def test_folds_are_noted_and_counted(plain: Path) -> None:
-    inspection = inspect_data(compose(words_for(plain, "dataset.folds=5", "dataset.fold=2")).config, must_exist=True)
+    inspection = inspected(plain, "dataset.folds=5", "dataset.fold=2")
     counts = inspection.config.dataset
     assert inspection.notes[0] == (
         f"dataset.folds=5: fold 2 holds out {counts.val_samples} of 68 images, drawn by seed=42"

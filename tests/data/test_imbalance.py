@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from launcher.algorithms.repeated_augmentation import repeat
 from launcher.config.compose import compose
 from launcher.data.batch import Loaded
-from launcher.data.inspection import inspect_data
 from launcher.data.sampling import balanced_order
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
@@ -19,7 +18,7 @@ from launcher.plan.plan import Plan
 from launcher.tasks.classification import ClassificationConfig
 from tests.commands import execute, refused
 
-from .conftest import add, make_loaders, same, stream, words_for, write_files
+from .conftest import add, make_loaders, notes, same, stream, words_for, write_files
 
 WEIGHTS = "loss.class_weights"
 COUNTS = np.array([60, 6, 1])
@@ -33,10 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         add(root, "train", name, count)
         add(root, "val", name, 2)
     return root
-
-
-def notes(folder: Path, *words: str) -> list[str]:
-    return inspect_data(compose(words_for(folder, *words)).config, must_exist=True).notes
 
 
 def test_ten_times_the_images_are_noted_with_what_to_type(folder: Path) -> None:

@@ -17,7 +17,7 @@ from launcher.data.sources.find import open_source, read_splits
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
-from .conftest import make_loaders, words_for, write_files
+from .conftest import make_loaders, notes, words_for, write_files
 
 LEFTOVERS = ["train/__MACOSX/1.jpg", "train/cat/@eaDir/1.jpg/SYNO.jpg", "train/.ipynb_checkpoints/1.jpg"]
 
@@ -35,10 +35,6 @@ def two_classes(path: Path, val: str = "val") -> Path:
         f"{split}/{name}/{number}.png" for split in ("train", val) for name in ("cat", "dog") for number in "12345"
     ]
     return write(path, *names)
-
-
-def notes(path: Path, *words: str) -> list[str]:
-    return list(inspect_data(compose(words_for(path, *words)).config, must_exist=True).notes)
 
 
 def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.data.batch import Moment
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import source_of
 from launcher.data.sampling import Request
 from launcher.data.text.reader import TokenReader
 from launcher.data.text.shards import open_shard, write_shard
@@ -25,7 +25,7 @@ def test_both_public_layouts_are_read_in_sequences_with_their_next_tokens(layout
     config = config_of(tmp_path / layout, "dataset.classes=50257")
     inspected = inspect_data(config, must_exist=True)
     assert (inspected.config.dataset.train_samples, inspected.config.dataset.val_samples) == (10, 10)
-    (train, _) = loader_of(config).images(config, ())
+    (train, _) = source_of(config).list(config, ())
     reader = TokenReader(train, 4, None, None)
     order = np.array([9, 0, 5])
     ((inputs, targets, indices),) = reader.batches([Request(Moment(0, 0, 0, 1), order, 4)])
@@ -40,7 +40,7 @@ def test_fewer_samples_are_evenly_spaced(tmp_path: Path) -> None:
     tokens = np.arange(4 * 10 + 1)
     layouts(tmp_path, tokens)
     config = config_of(tmp_path / "nanogpt", "dataset.classes=50", "dataset.train_samples=5")
-    reader = TokenReader(loader_of(config).images(config, ())[0], 4, None, None)
+    reader = TokenReader(source_of(config).list(config, ())[0], 4, None, None)
     ((inputs, _, _),) = reader.batches([Request(Moment(0, 0, 0, 1), np.arange(5), 4)])
     assert inputs[:, 0].tolist() == [0, 8, 16, 24, 32]
 
@@ -143,7 +143,7 @@ def test_words_that_files_of_tokens_do_not_follow_are_refused(tmp_path: Path) ->
 def test_other_tokens_to_evaluate_are_by_the_tokenizer_of_the_run_and_in_its_vocabulary(tmp_path: Path) -> None:
     folder = headerless(tmp_path / "other", np.arange(50), "<u2")
     config = config_of(tmp_path, "dataset.classes=50", "dataset.train_samples=1", "dataset.val_samples=1")
-    loader, plan = loader_of(config), plan_for(config, 1)
+    loader, plan = source_of(config), plan_for(config, 1)
     reader = loader.other(str(folder), plan, {"tokenizer": None})
     assert isinstance(reader, TokenReader)
     with pytest.raises(UserError, match="has tokens by another tokenizer than the run's"):

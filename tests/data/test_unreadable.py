@@ -23,7 +23,7 @@ from launcher.files.disk import DiskError
 from tests.commands import execute
 from tests.images import write_images
 
-from .conftest import words_for, write_files
+from .conftest import inspected, words_for, write_files
 
 BAD = {"train/cat/cut.jpg": "truncated", "train/dog/empty.png": "not a JPEG", "val/dog/text.gif": "not a JPEG"}
 
@@ -55,14 +55,14 @@ def test_all_unreadable_images_are_listed_with_reasons(
 
 
 def test_skipped_images_are_counted_and_noted(folder: Path) -> None:
-    inspection = inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+    inspection = inspected(folder, "dataset.skip_bad=true")
     assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (12, 6)
     assert [*inspection.skipped] == [*BAD]
     assert inspection.notes[0].startswith(
         "dataset.skip_bad=true: skipping 3 images that cannot be decoded: train/cat/cut.jpg ("
     )
     assert len([note for note in inspection.notes if "cannot be decoded" in note]) == 1
-    plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
+    plain = inspected(folder)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
 
@@ -88,7 +88,7 @@ def test_a_class_without_readable_images_is_refused(folder: Path) -> None:
     for number in range(6):
         (folder / "train" / "dog" / f"{number}.jpg").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"no training images: dog \(3 validation images\)"):
-        inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
+        inspected(folder, "dataset.skip_bad=true")
 
 
 def test_a_resumed_run_skips_the_images_of_its_own_list(folder: Path, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_missing_files_of_a_table_are_counted_and_skipped(folder: Path, tmp_path
     table.write_text("\n".join(["path,label,split", *names, *(f"gone/{n}.jpg,cat,train" for n in range(12))]))
     missing = r"12 of the 24 images that it lists do not exist: .*gone/0\.jpg.* and 2 more; restore"
     with pytest.raises(UserError, match=missing):
-        inspect_data(compose(words_for(table)).config, must_exist=True)
-    data = inspect_data(compose(words_for(table, "dataset.skip_bad=true")).config, must_exist=True)
+        inspected(table)
+    data = inspected(table, "dataset.skip_bad=true")
     assert data.config.dataset.train_samples == 6
     assert len(data.skipped) == 12
 
@@ -168,11 +168,11 @@ def test_all_extensions_of_photos_are_read_or_name_their_package(
     if kind in ("heic", "avif"):
         monkeypatch.setattr(decode, "_FORMATS", [one for one in decode._FORMATS if one != name])
         with pytest.raises(UserError, match=f"6 of the 6 images, such as cat/0.{kind}, need {package}; install it"):
-            inspect_data(compose(words_for(tmp_path)).config, must_exist=True)
+            inspected(tmp_path)
         (tmp_path / "train" / "cat" / f"0.{kind}").write_bytes(container)
         assert reasons(tmp_path) == {f"train/cat/0.{kind}": f"a file of {name}, which needs {package}"}
         return
-    assert inspect_data(compose(words_for(tmp_path)).config, must_exist=True).config.dataset.train_samples == 4
+    assert inspected(tmp_path).config.dataset.train_samples == 4
     assert reasons(tmp_path) == {}
 
 

@@ -17,9 +17,9 @@ from launcher.config.compose import compose
 from launcher.data.builtin import ensure_folder
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders.base import loader_of
 from launcher.data.loading import Loaders
 from launcher.data.sampling import buffered_order, epoch_order, train_requests
+from launcher.data.text.prepare import tokens_in
 from launcher.data.text.shards import Stream
 from tests.images import write_images
 
@@ -207,7 +207,7 @@ def test_text_is_read_from_the_column_into_the_folder_of_the_config(tmp_path: Pa
     words = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", f"dataset.path={tmp_path}"]
     words += [f"dataloader.folder={tmp_path}/tokens", "dataset.columns.text=summary"]
     config = compose(words).config
-    tokens = loader_of(config).tokens(config.dataset)  # type: ignore[attr-defined]
+    tokens = tokens_in(config)
     assert tokens.folder == tmp_path / "tokens"
     whole = Stream([tokens.folder / name for name in tokens.files["train"]], 257)
     assert bytes(whole.read(0, len(whole)).tolist()[:-1]) == b"short"

@@ -1,10 +1,14 @@
-"""Count and identify the images of FFCV files; imports no torch."""
+"""FFCV files as a run reads them; imports no torch before it opens them."""
+
+from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,44 +17,73 @@ from launcher.data.classes import check_labels, read_labels
 from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.identity import of_source, of_splits
-from launcher.data.inspection import Inspection, counted, has_counts
-from launcher.data.sources.find import listed_splits
+from launcher.data.index import Images
+from launcher.data.inspection import Inspection, counted
+from launcher.data.loaders.base import Opening, Source
+from launcher.data.sources.find import splits
+from launcher.data.sources.images import ImageFiles
 from launcher.data.sources.layout import FFCV, is_remote
 from launcher.data.sources.path_tables import TABLES
 from launcher.data.sources.shards import format_of, formats
+from launcher.data.workers import Report
 from launcher.errors import Problem, UserError, first_few
+
+if TYPE_CHECKING:
+    from launcher.data.images import Reader
 
 # Listing so many images takes half a second; an image that was overwritten changes no folder.
 _ALWAYS_LISTED = 20_000
 
 
-def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
-    """Count the classes and images of both files; raises UserError if they are missing or do not match."""
-    files = FFCVDataset.of(config)
-    if has_counts(config.dataset) and not (must_exist or files.are_given):
-        return Inspection(config, [])
-    train, val = files.open("train"), files.open("val")
-    where = train.path.parent
-    if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
-        different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
-        message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
-        raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
-    if config.task.labelled != "class" and not train.manifest:
-        message = f"{train.path.name} has one class an image, but task={config.task.name} needs others; write it by "
-        raise UserError(Problem(f"{message}train prepare", "dataloader.folder", where))
-    in_train, in_val = train.rows["f1"], val.rows["f1"]
-    if train.manifest and val.manifest:
-        names = train.manifest.classes
-    else:
-        # note: files of other programs contain no class names; their label numbers are the classes
-        numbers = np.union1d(in_train, in_val)
-        names = [str(number) for number in numbers]
-        in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
-    names, labels = read_labels(config, names)
-    notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
-    classes = len(names) if train.manifest else max(train.classes, val.classes)
-    inspection = counted(config, where, (classes, train.samples, val.samples), notes)
-    return replace(inspection, classes=names if train.manifest else None)
+class FFCVFiles(Source):
+    """Both FFCV files of a run."""
+
+    def reads_from(self, config: RunConfig) -> str | None:
+        with suppress(UserError):
+            files = FFCVDataset.of(config)
+            return config.dataset.path if files.are_missing else str(files.path("train").parent)
+        return None
+
+    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+        return ()
+
+    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+        files = FFCVDataset.of(config)
+        # note: a new run writes them before it starts
+        if files.are_missing:
+            return ImageFiles().inspect(config, skipped, report)
+        train, val = files.open("train"), files.open("val")
+        where = train.path.parent
+        if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
+            different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
+            message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
+            raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
+        if config.task.labelled != "class" and not train.manifest:
+            message = (
+                f"{train.path.name} has one class an image, but task={config.task.name} needs others; write it by "
+            )
+            raise UserError(Problem(f"{message}train prepare", "dataloader.folder", where))
+        in_train, in_val = train.rows["f1"], val.rows["f1"]
+        if train.manifest and val.manifest:
+            names = train.manifest.classes
+        else:
+            # note: files of other programs contain no class names; their label numbers are the classes
+            numbers = np.union1d(in_train, in_val)
+            names = [str(number) for number in numbers]
+            in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
+        names, labels = read_labels(config, names)
+        notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
+        classes = len(names) if train.manifest else max(train.classes, val.classes)
+        inspection = counted(config, where, (classes, train.samples, val.samples), notes)
+        return replace(inspection, classes=names if train.manifest else None)
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+        return identity_of_files(config)
+
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        from launcher.data.ffcv.reader import open_readers  # note: OpenCV
+
+        return open_readers(opening)
 
 
 def identity_of_files(config: RunConfig) -> str:
@@ -75,7 +108,9 @@ def are_of_images(config: RunConfig) -> bool:
     if is_large and all(one.stat().st_ctime <= written for one in _folders_and_archives(root, 2)):
         return True
     skipped = {f"{one.split}/{name}" for one in manifests for name in one.skipped} if config.dataset.skip_bad else ()
-    return of_source(config, lambda: listed_splits(config, skipped)) == identity_of_files(config)
+    return of_source(
+        config, lambda: splits(config.dataset, config.seed, config.task.labelled, skipped)
+    ) == identity_of_files(config)
 
 
 def _folders_and_archives(root: Path, depth: int) -> Iterator[Path]:

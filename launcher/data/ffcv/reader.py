@@ -42,13 +42,14 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
     return preload, f"dataloader.os_cache={str(os_cache).lower()}: {how} ({facts})"
 
 
-def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
+def open_readers(opening: Opening) -> tuple[Reader, Reader]:
     """Open readers of the training and validation images; rank 0 prints how they read.
 
     Raises UserError if a file is missing, damaged, or does not match the plan.
     """
     plan, shard = opening.plan, opening.shard
-    config = plan.config
+    config, values = plan.config, plan.config.dataloader
+    assert isinstance(values, FFCVValues)
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
     named = read_labels(config, train.manifest.classes) if train.manifest else None

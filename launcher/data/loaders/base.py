@@ -1,10 +1,11 @@
-"""What every data loader declares without tensors: how it finds, counts and opens the images of a run."""
+"""What every data loader declares without tensors: its values, and how a `Source` finds, counts and opens images."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Loader processes of a rank by default.
 MOST_PROCESSES = 24
+Notes = list[str]
 
 
 @plain_dataclass(frozen=True)
@@ -40,33 +42,30 @@ class Opening:
     classes: Sequence[str] | None
 
 
-@dataclass(frozen=True, config=STRICT)
-class Loader(LoaderConfig):
-    """Base of the values of data loaders in this package."""
+class Source(ABC):
+    """Lists, counts, identifies and opens what a data loader reads."""
 
-    @abstractmethod
     def reads_from(self, config: RunConfig) -> str | None:
         """Return the folder of what it reads; None if the config has none."""
+        return config.dataset.path
 
     @abstractmethod
-    def inspect(
-        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
-    ) -> Inspection:
+    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+        """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
+
+    @abstractmethod
+    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
         """Count the classes and images, as `data.inspection.inspect_data`."""
 
     @abstractmethod
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         """Return the hash of the images, as `data.identity.identity`."""
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
-        return ()
-
     @abstractmethod
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
-    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, list[str]] | None:
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, Notes] | None:
         """Return the records of `dataset.test_path`, and notes; None for images, which match by their labels.
 
         Raises UserError as it lists.
@@ -79,6 +78,23 @@ class Loader(LoaderConfig):
         facts: those of the run's task.
         """
         return None
+
+
+def open_processes(opening: Opening, train: Images, val: Images, shuffled: int = 1) -> tuple[Reader, Reader]:
+    """Open readers of both splits in worker processes; `shuffled` as `WorkerProcesses` has it."""
+    from launcher.data.worker_processes import WorkerProcesses  # note: torch
+
+    config, task = opening.plan.config, opening.plan.config.task
+    decoder = task.decoder(config, opening.change_image)
+    reader = WorkerProcesses(task.records(train, decoder), opening.shard, shuffled)
+    return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), opening.shard)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Loader(LoaderConfig):
+    """Base of the values of data loaders in this package; `source` is the place of its `Source`, as module:class."""
+
+    source: ClassVar[str]
 
     def worker_count(self, cores: int) -> int:
         """Return the workers of a rank that has so many cores."""
@@ -111,6 +127,12 @@ class DecodingLoader(Loader):
     @property
     def batches_ahead(self) -> int:
         return self.prefetch
+
+
+def source_of(config: RunConfig) -> Source:
+    """Return what a run's data loader reads; imports it at its first use, since every command reads the values."""
+    module, _, name = loader_of(config).source.partition(":")
+    return getattr(import_module(module), name)()  # type: ignore[no-any-return]
 
 
 def loader_of(config: RunConfig) -> Loader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -11,17 +11,10 @@ from pydantic.dataclasses import dataclass
 from launcher.compute.probe import free_shared_memory
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
-from launcher.config.schema import RunConfig
 from launcher.data.loaders.base import MOST_PROCESSES, DecodingLoader
 from launcher.errors import Problem
-from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
-    from launcher.data.images import Reader
-    from launcher.data.index import Images
-    from launcher.data.inspection import Inspection
-    from launcher.data.loaders.base import Opening
-    from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
 
@@ -29,6 +22,7 @@ if TYPE_CHECKING:
 class TorchvisionLoader(DecodingLoader):
     """Loader processes; `shuffle_buffer` are images, and concerns archives that are read through copies."""
 
+    source = "launcher.data.sources.images:ImageFiles"
     most_workers = MOST_PROCESSES
 
     name: Literal["torchvision"]
@@ -54,41 +48,6 @@ class TorchvisionLoader(DecodingLoader):
         of_type = PixelType.of(plan.config.dataset)
         bytes_of_pixel = of_type.channels * np.dtype(of_type.loaded).itemsize
         return self.prefetch * plan.rank_batch * bytes_of_pixel * plan.per_step(plan.full_view)
-
-    def reads_from(self, config: RunConfig) -> str | None:
-        return config.dataset.path
-
-    def inspect(
-        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
-    ) -> Inspection:
-        from launcher.data.inspection import inspect_source  # note: every command reads the values in this file
-
-        return inspect_source(config, must_exist, skipped, report)
-
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-        from launcher.data.identity import of_source
-        from launcher.data.sources.find import listed_splits
-
-        return of_source(config, lambda: images[:2] or listed_splits(config, skipped))
-
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        from launcher.data.sources.find import read_splits
-
-        with STOP.waiting():
-            return read_splits(config, skipped)
-
-    def open(self, opening: Opening) -> tuple[Reader, Reader]:
-        from launcher.data.inspection import check_counts
-        from launcher.data.sources.find import with_classes
-        from launcher.data.worker_processes import WorkerProcesses
-
-        plan, shard = opening.plan, opening.shard
-        config, task = plan.config, plan.config.task
-        train, val = (with_classes(one, opening.classes, config) for one in opening.images)
-        check_counts(plan, len(train.classes), len(train), train.root)
-        decoder = task.decoder(config, opening.change_image)
-        reader = WorkerProcesses(task.records(train, decoder), shard, self.shuffle_buffer)
-        return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         """Yield what is for 8-bit RGB alone."""

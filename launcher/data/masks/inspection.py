@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from launcher.counts import count_of
-from launcher.data.builtin import check_built_in
 from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
+from launcher.data.identity import of_source
 from launcher.data.index import Images, Piece
-from launcher.data.inspection import Inspection, check_counted, counted
+from launcher.data.inspection import Inspection, built_in, counted
+from launcher.data.loaders.base import Notes, Opening, Source, open_processes
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
@@ -27,6 +28,8 @@ from launcher.files.cache import cached
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig
+    from launcher.data.images import Reader
+    from launcher.plan.plan import Plan
 
 # The end of the reason for a mask of an image before its EXIF rotation, or after it where that is off.
 _OTHER_WAY = ", which EXIF rotates"
@@ -39,34 +42,45 @@ class Checked(NamedTuple):
     bad: dict[int, str]
 
 
-def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
-    """Count the classes and the images with masks; raises as `data.inspection.inspect_data`."""
-    dataset = config.dataset
-    if dataset.is_built_in:
-        check_counted(dataset)
-        names, notes = check_built_in(config)
-        return Inspection(config, notes, classes=names)
-    splits = read_pairs(config, skipped or ())
-    task: MaskTask = config.task  # type: ignore[assignment]
-    checked = [check_pairs(split, task, None, dataset, report) for split in splits]
-    (train, val), bad, notes = _usable(splits, checked, dataset, "dataset.path")
-    names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
-    for title, result in zip(("training", "validation"), checked, strict=True):
-        if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
-            notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
-    counts = len(names), len(train), len(val)
-    inspection = counted(config, str(dataset.path), counts, notes)
-    return replace(inspection, skipped=bad, classes=names, splits=(train, val))
+class Pairs(Source):
+    """Images with masks, which are all read once before a run."""
 
+    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+        return read_pairs(config, skipped)
 
-def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, list[str]]:
-    """Return the images with masks of `dataset.test_path`, and notes; raises UserError if one cannot be used."""
-    dataset, task = config.dataset, config.task
-    assert dataset.test_path is not None
-    pairs = evaluation_pairs(dataset.test_path, dataset)
-    checked = check_pairs(pairs, task, len(classes), dataset, report)  # type: ignore[arg-type]
-    (images,), _, notes = _usable([pairs], [checked], dataset, "dataset.test_path")
-    return replace(images, classes=[*classes]), notes
+    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+        dataset = config.dataset
+        if dataset.is_built_in:
+            return built_in(config)
+        splits = read_pairs(config, skipped or ())
+        task: MaskTask = config.task  # type: ignore[assignment]
+        checked = [check_pairs(split, task, None, dataset, report) for split in splits]
+        (train, val), bad, notes = _usable(splits, checked, dataset, "dataset.path")
+        names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
+        for title, result in zip(("training", "validation"), checked, strict=True):
+            if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
+                notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
+        counts = len(names), len(train), len(val)
+        inspection = counted(config, str(dataset.path), counts, notes)
+        return replace(inspection, skipped=bad, classes=names, splits=(train, val))
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+        return of_source(config, lambda: images[:2] or read_pairs(config, skipped or ()))
+
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        train, val = opening.images
+        return open_processes(opening, train, val)
+
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, Notes]:
+        dataset, task = config.dataset, config.task
+        assert dataset.test_path is not None
+        pairs = evaluation_pairs(dataset.test_path, dataset)
+        checked = check_pairs(pairs, task, len(classes), dataset, report)  # type: ignore[arg-type]
+        (images,), _, notes = _usable([pairs], [checked], dataset, "dataset.test_path")
+        return replace(images, classes=[*classes]), notes
+
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Images:
+        return evaluation_pairs(path, plan.config.dataset)
 
 
 def _usable(

@@ -70,15 +70,10 @@ def with_classes(split: Images, classes: Sequence[str] | None, config: RunConfig
 
 
 def splits(
-    dataset: Dataset, seed: int, labelled: str, skipped: Collection[str] = (), report: Report = quiet
+    dataset: Dataset, seed: int, labelled: str, skipped: Collection[str] | None = (), report: Report = quiet
 ) -> tuple[Images, Images]:
     """Find the training and validation images of `find_splits`."""
     return find_splits(dataset, seed, labelled, skipped, report)[0]
-
-
-def listed_splits(config: RunConfig, skipped: Collection[str] | None) -> tuple[Images, Images]:
-    """Find the training and validation images of a config, as `find_splits`."""
-    return find_splits(config.dataset, config.seed, config.task.labelled, skipped, quiet)[0]
 
 
 def find_splits(
@@ -109,11 +104,9 @@ def _listed(dataset: Dataset, labelled: str, report: Report, *, is_prepared: boo
     """Return the images of training and validation, or all that are to be divided."""
     groups = dataset.groups if isinstance(dataset.groups, str) else None
     path, options = images_path(dataset), _options(dataset, labelled, groups=groups)
-    if dataset.folds is not None:
-        with _keyed("dataset.folds", dataset.folds):
+    if dataset.is_divided:
+        with _keyed(dataset):
             return list_images(path, ("all",), report, options, is_prepared=is_prepared)
-    if dataset.val_split is not None:
-        return list_images(path, ("all",), report, options, is_prepared=is_prepared)
     both = list_images(path, ("train", "val"), report, options, is_prepared=is_prepared)
     return [replace(one, place=one.place or f"{one.split}/") for one in both]
 
@@ -124,15 +117,17 @@ def _options(dataset: Dataset, labelled: str, classes: Sequence[str] = (), group
 
 
 @contextmanager
-def _keyed(key: str, value: object) -> Iterator[None]:
+def _keyed(dataset: Dataset) -> Iterator[None]:
     """State the key that divides the images in errors of `dataset.val_split`."""
     try:
         yield
     except UserError as error:
-        problems = (replace(one, message=one.message.replace("dataset.val_split", key)) for one in error.problems)
-        of_split = "dataset.val_split"
+        if dataset.folds is None:
+            raise
+        of_split, key = "dataset.val_split", "dataset.folds"
+        problems = (replace(one, message=one.message.replace(of_split, key)) for one in error.problems)
         raise UserError(
-            *(replace(one, key=key, value=value) if one.key == of_split else one for one in problems)
+            *(replace(one, key=key, value=dataset.folds) if one.key == of_split else one for one in problems)
         ) from None
 
 

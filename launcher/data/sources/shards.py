@@ -12,6 +12,7 @@ from typing import BinaryIO, ClassVar
 from launcher.config.code import available
 from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
+from launcher.data.dropped import drops_of
 from launcher.data.index import Archive, Images
 from launcher.data.sources.arrange import Rows, add_archives, in_archives
 from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
@@ -106,8 +107,7 @@ def list_archives(files: Files, parts: Sequence[Wanted], options: SourceOptions,
     listings = dict(zip(every, listed, strict=True))
     rows = [Rows(wanted, options) for wanted in parts]
     rows[0].drop_unread(_NO_SPLIT, [file for file in splits if file not in listings])
-    for reason, names in others.items():
-        rows[0].drop_unread(reason, names)
+    rows[0].drop_all(drops_of(others))
     images = []
     for part, archives in zip(rows, of_parts, strict=True):
         ours = {file: listings[file][0] for file in archives}

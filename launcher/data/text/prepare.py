@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from launcher import paths
-from launcher.config.schema import Dataset
+from launcher.config.schema import Dataset, RunConfig
 from launcher.data.dropped import Drops
 from launcher.data.index import Images
+from launcher.data.loaders.tokens import TokenLoader
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import shards_in, write_shard
 from launcher.data.text.tokenizer import tokenizer_of, tokenizer_text
-from launcher.data.workers import Report
+from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
 from launcher.files import atomic
 
@@ -54,6 +55,12 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
         if files:
             return _read(dataset, Path(dataset.path), files, drops)
     return _Job(dataset, folder, whole).run(report)
+
+
+def tokens_in(config: RunConfig, report: Report = quiet) -> Tokens:
+    """Return the files of tokens of a run's data set, written first if need be; raises as `tokens_of`."""
+    assert isinstance(config.dataloader, TokenLoader)
+    return tokens_of(config.dataset, config.dataloader.folder, report)
 
 
 def _read(dataset: Dataset, folder: Path, files: dict[str, list[str]], drops: Drops) -> Tokens:

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from launcher.config.compose import compose
-from launcher.data.inspection import Inspection, inspect_data
 from launcher.errors import UserError
 
-from ..conftest import words_for
+from ..conftest import inspected as inspected
 from .downloads import add
 
 DIVIDED = "dataset.val_split=0.5"
@@ -73,11 +71,6 @@ def classes_of(names: list[str], rows: list[dict[str, Any]]) -> Any:
     pyarrow = pytest.importorskip("pyarrow")
     kinds = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
     return pyarrow.Table.from_pylist(rows).replace_schema_metadata({b"huggingface": json.dumps(kinds).encode()})
-
-
-def inspected(path: Path, *words: str) -> Inspection:
-    """Inspect the images at a path, with a config of these words."""
-    return inspect_data(compose(words_for(path, *words)).config, must_exist=True)
 
 
 def error(path: Path, *words: str) -> str:

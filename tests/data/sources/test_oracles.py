@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from launcher.data.decode import decode
-from launcher.data.sources.find import open_source
+from launcher.data.sources.find import list_images, open_source
 from launcher.data.sources.formats import NO_COLUMNS, SourceOptions
 from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
@@ -158,7 +158,8 @@ def test_caches_beside_a_saved_data_set_are_no_images(tmp_path: Path) -> None:
     assert len([*tmp_path.rglob("cache-*.arrow")]) == 4
     assert (ours(tmp_path / "d"), ours(tmp_path / "s")) == before
     assert len(before[0] or ()) == len(before[1] or ()) == 2
-    (one,) = open_source(str(tmp_path / "d"), "train", quiet).dropped.items()
+    train, _ = list_images(str(tmp_path / "d"), ("train", "val"), quiet, SourceOptions(), is_prepared=True)
+    (one,) = train.dropped.items()
     assert (one[0], one[1].rows) == ("caches of the package datasets", 2)
 
 

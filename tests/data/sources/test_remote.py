@@ -23,7 +23,7 @@ from launcher.errors import UserError
 from launcher.installation import how_to_add
 from tests.commands import refused
 
-from ..conftest import make_loaders, same, stream, words_for
+from ..conftest import inspected, make_loaders, same, stream, words_for
 from .downloads import contents, in_memory, report, webdataset, write_downloads
 from .web import serve
 
@@ -52,9 +52,7 @@ def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split:
 
 def test_training_reads_class_folders_of_a_bucket_as_those_of_a_disk(image_folder: Path) -> None:
     url: Path = in_memory(image_folder)  # type: ignore[assignment]
-    here, there = (
-        inspect_data(compose(words_for(path)).config, must_exist=True).config for path in (image_folder, url)
-    )
+    here, there = (inspected(path).config for path in (image_folder, url))
     assert identity(here) == identity(there)
     assert [finding.status for finding in examine_data(there)] == ["ok"] * 4
     streams = [stream(make_loaders(path, "dataloader.workers=0")) for path in (image_folder, url)]

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.data.ffcv.beton import read_manifest
 from launcher.data.identity import identity
-from launcher.data.inspection import inspect_data
 from launcher.doctor.examine import examine_data
 
-from ..conftest import make_loaders, same, stream, words_for, write_files
+from ..conftest import inspected, make_loaders, same, stream, write_files
 from .downloads import arrow, parquet, split_column, tar_of_folders, webdataset, zip_of_folders
 
 Write = Callable[[Path, Path], Path]
@@ -25,7 +23,7 @@ def source(request: pytest.FixtureRequest, image_folder: Path, tmp_path: Path) -
 
 
 def test_the_data_set_is_that_of_the_class_folders(source: Path, image_folder: Path) -> None:
-    here, there = (inspect_data(compose(words_for(path)).config, must_exist=True) for path in (source, image_folder))
+    here, there = (inspected(path) for path in (source, image_folder))
     assert here.classes == there.classes == ["cat", "dog"]
     assert [split.names for split in here.splits] == [split.names for split in there.splits]
     assert [split.labels.tolist() for split in here.splits] == [split.labels.tolist() for split in there.splits]

@@ -1,0 +1,104 @@
+"""Images of folders, archives, tables and buckets as a run reads them; imports no torch before it opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.config.schema import Dataset, RunConfig
+from launcher.counts import count_of
+from launcher.data.classes import check_labels
+from launcher.data.identity import of_source
+from launcher.data.index import Images
+from launcher.data.inspection import Inspection, built_in, check_counts, check_files, counted, is_here, skip_notes
+from launcher.data.listing import is_folder
+from launcher.data.loaders.base import Opening, Source, open_processes
+from launcher.data.masks.pairs import check_without_masks
+from launcher.data.sources.find import find_splits, labelled_as, read_splits, splits, with_classes
+from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
+from launcher.data.sources.path_tables import tables_in
+from launcher.data.sources.shards import archives_in
+from launcher.data.sources.source import Files
+from launcher.data.workers import Report
+from launcher.errors import Problem, UserError, first_few
+from launcher.rank.signs import STOP
+
+if TYPE_CHECKING:
+    from launcher.data.images import Reader
+
+
+class ImageFiles(Source):
+    """Images that worker processes decode."""
+
+    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+        with STOP.waiting():
+            return read_splits(config, skipped)
+
+    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+        dataset = config.dataset
+        if dataset.is_built_in:
+            return built_in(config)
+        if dataset.path is None or not (is_remote(dataset.path) or is_here(dataset.path)):
+            raise UserError(_missing_folder(dataset))
+        check_without_masks(dataset.path)
+        both, bad = find_splits(dataset, config.seed, config.task.labelled, skipped, report)
+        train, val = labelled_as(config, both)
+        check_files(config, (train, val))
+        skipped_files = skip_notes(bad, (train, val))
+        for split in (train, val):
+            if not split.names:
+                message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
+                raise problem(dataset.path, f"{message}; repair some, or set other images")
+        try:
+            notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+        except UserError as error:
+            # note: images may be missing because they are skipped
+            (wrong,) = error.problems
+            raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
+        if train.are_class_folders:
+            notes += _layout(Path(dataset.path), dataset, train, val)
+        notes += skipped_files
+        counts = len(train.classes), len(train), len(val)
+        inspection = counted(config, dataset.path, counts, notes)
+        return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+        return of_source(
+            config, lambda: images[:2] or splits(config.dataset, config.seed, config.task.labelled, skipped)
+        )
+
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        plan, config = opening.plan, opening.plan.config
+        train, val = (with_classes(one, opening.classes, config) for one in opening.images)
+        check_counts(plan, len(train.classes), len(train), train.root)
+        return open_processes(opening, train, val, config.dataloader.shuffle_buffer)  # type: ignore[attr-defined]
+
+
+def _layout(path: Path, dataset: Dataset, train: Images, val: Images) -> list[str]:
+    """Return notes on the folders that are read if a user may expect others."""
+    used = "" if dataset.is_divided else Path(val.root).name
+    notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
+    unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
+    if unused and dataset.test_path is None:
+        message = f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished "
+        notes.append(f"{message}run on it")
+    if others := unread_folders(Files(str(path)).tree(), train.place.rstrip("/")):
+        notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
+    if beside := [*archives_in(Files(str(path)))[0], *tables_in(str(path))]:
+        notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
+    deep = [f"{split.place}{file}" for split in (train, val) for file in split.names if file.count("/") > 1]
+    if deep and dataset.class_level == "first":
+        below = f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}"
+        notes.append(f"{below}; dataset.class_level=last, or path, makes classes of these folders")
+    return notes
+
+
+def _missing_folder(dataset: Dataset) -> Problem:
+    what = "not a folder" if dataset.path else "missing"
+    message = (
+        f"{what}; set dataset.path=/data/{dataset.name}, a folder that holds train/CLASS/*.jpg and "
+        f"val/CLASS/*.jpg (or use dataset=shapes, which is built in)"
+    )
+    return Problem(message, "dataset.path", dataset.path)
