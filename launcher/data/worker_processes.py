@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.compute.accelerator import has_streams
 from launcher.data.batch import Loaded
-from launcher.data.images import ImageReader, Pixels
-from launcher.data.index import Piece
+from launcher.data.images import ImageReader, Pixels, Reader
+from launcher.data.index import Images, Piece
+from launcher.data.loaders.base import Opening
 from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.reading import read
@@ -32,6 +33,14 @@ _SHARED_MEMORY = "/dev/shm"
 _CANNOT_SEND = 75
 _SECONDS_TO_DIE = 1.0
 _SECONDS_TO_END = 1.5  # of the workers of a loader; a rank has two
+
+
+def open_processes(opening: Opening, train: Images, val: Images, shuffled: int = 1) -> tuple[Reader, Reader]:
+    """Open readers of both splits; `shuffled` is the buffer of those for training."""
+    config, task = opening.plan.config, opening.plan.config.task
+    decoder = task.decoder(config, opening.change_image)
+    reader = WorkerProcesses(task.records(train, decoder), opening.shard, shuffled)
+    return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), opening.shard)
 
 
 class WorkerProcesses(ImageReader):

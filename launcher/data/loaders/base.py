@@ -80,16 +80,6 @@ class Source(ABC):
         return None
 
 
-def open_processes(opening: Opening, train: Images, val: Images, shuffled: int = 1) -> tuple[Reader, Reader]:
-    """Open readers of both splits in worker processes; `shuffled` as `WorkerProcesses` has it."""
-    from launcher.data.worker_processes import WorkerProcesses  # note: torch
-
-    config, task = opening.plan.config, opening.plan.config.task
-    decoder = task.decoder(config, opening.change_image)
-    reader = WorkerProcesses(task.records(train, decoder), opening.shard, shuffled)
-    return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), opening.shard)
-
-
 @dataclass(frozen=True, config=STRICT)
 class Loader(LoaderConfig):
     """Base of the values of data loaders in this package; `source` is the place of its `Source`, as module:class."""

@@ -16,7 +16,7 @@ from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.identity import of_source
 from launcher.data.index import Images, Piece
 from launcher.data.inspection import Inspection, built_in, counted
-from launcher.data.loaders.base import Notes, Opening, Source, open_processes
+from launcher.data.loaders.base import Notes, Opening, Source
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
@@ -68,6 +68,8 @@ class Pairs(Source):
         return of_source(config, lambda: images[:2] or read_pairs(config, skipped or ()))
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        from launcher.data.worker_processes import open_processes  # note: torch
+
         train, val = opening.images
         return open_processes(opening, train, val)
 

@@ -14,7 +14,7 @@ from launcher.data.identity import of_source
 from launcher.data.index import Images
 from launcher.data.inspection import Inspection, built_in, check_counts, check_files, counted, is_here, skip_notes
 from launcher.data.listing import is_folder
-from launcher.data.loaders.base import Opening, Source, open_processes
+from launcher.data.loaders.base import Opening, Source
 from launcher.data.masks.pairs import check_without_masks
 from launcher.data.sources.find import find_splits, labelled_as, read_splits, splits, with_classes
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
@@ -70,6 +70,8 @@ class ImageFiles(Source):
         )
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        from launcher.data.worker_processes import open_processes  # note: torch
+
         plan, config = opening.plan, opening.plan.config
         train, val = (with_classes(one, opening.classes, config) for one in opening.images)
         check_counts(plan, len(train.classes), len(train), train.root)
