@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from launcher import randomness
-from launcher.config.class_names import in_order
+from launcher.compute import randomness
 from launcher.config.schema import Dataset
+from launcher.data.class_names import in_order
 from launcher.data.classes import places_in
 from launcher.data.index import Images
 from launcher.errors import Problem, UserError

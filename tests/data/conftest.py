@@ -26,7 +26,7 @@ needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not i
 ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
 
-def words_for(folder: Path, *words: str) -> list[str]:
+def words_for(folder: Path | str, *words: str) -> list[str]:
     return [
         "dataset=image_folder",
         f"dataset.path={folder}",
@@ -52,7 +52,7 @@ def write_files(folder: Path, *words: str) -> list[Path]:
 
 def inspected(folder: Path | str, *words: str) -> Inspection:
     """Inspect the images at a path, with a config of these words."""
-    return inspect_data(compose(words_for(Path(folder), *words)).config, must_exist=True)
+    return inspect_data(compose(words_for(folder, *words)).config, must_exist=True)
 
 
 def notes(folder: Path, *words: str) -> list[str]:
