@@ -40,6 +40,6 @@ class RandomImages(Source):
 
         plan, shard, loader = opening.plan, opening.shard, opening.plan.config.dataloader
         assert isinstance(loader, SyntheticLoader)
-        train = Noise(plan, shard, plan.train_samples, range(loader.batches), plan.rank_batch, plan.full_view)
+        train = Noise(plan, shard, plan.train_samples, range(loader.batches), plan.rank_batch, plan.full_size)
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
-        return train, Noise(plan, shard, *one_batch, plan.loaded_evaluation_view)
+        return train, Noise(plan, shard, *one_batch, plan.loaded_evaluation_size)

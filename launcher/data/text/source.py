@@ -41,7 +41,8 @@ class TokenFiles(Source):
         for split, wanted in zip(both, (dataset.train_samples, dataset.val_samples), strict=True):
             _check(split, vocabulary, report)
             if wanted and wanted > len(split.labels):
-                has = f"{count_of(len(split.labels), 'sequence')} of {count_of(config.task.full_view(config), 'token')}"
+                (length,) = config.task.full_size(config)
+                has = f"{count_of(len(split.labels), 'sequence')} of {count_of(length, 'token')}"
                 key = f"dataset.{split.split}_samples={wanted}"
                 notes.append(f"{tokens.folder} has only {has} for {split.split}, not {key}")
         if tokens.extensions:
@@ -95,7 +96,7 @@ def _both(config: RunConfig, tokens: Tokens) -> Sequence[Images]:
 
 def _sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Images:
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
-    length = config.task.full_view(config)
+    length = config.task.full_size(config)[0]
     images = Images(name, str(tokens.folder), [], Texts(tokens.files[name]), np.zeros(0, np.uint8))
     size = len(Stream([Path(images.root, file) for file in images.names], config.dataset.classes))
     count = (size - 1) // length
