@@ -1,7 +1,7 @@
 """Check a run's model before the start, on the meta device: its algorithms, views and batch norm."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
@@ -24,28 +24,33 @@ from launcher.training.evaluation import outside_steps
 _SEARCHED = 256  # around a refused view, to search for one that fits
 
 
-def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
+def check_model(plan: Plan, origins: Mapping[str, str], optional: Collection[str] = ()) -> dict[str, str]:
     """Check that every algorithm applies to the model, and that the model accepts the batch of every step.
+
+    Returns for each `optional` algorithm that changes nothing what the model lacks.
 
     Raises UserError with everything that does not fit, or if timm refuses the model's values.
     """
     config = plan.config
-    problems, task = Problems(), build_task(config)
+    problems, task, unneeded = Problems(), build_task(config), dict[str, str]()
     with problems.collected():
         with torch.device("meta"):
             outputs, channels = config.task.outputs(config.dataset), config.dataset.channels
             network = build_model(config.model, outputs, config.loss, config.seed, channels)
+        lacking = dict(_algorithms(plan, network))
+        unneeded = {name: needs for name, needs in lacking.items() if name in optional}
         problems += [
-            *_algorithms(plan, network),
+            *(_inapplicable(plan, name, needs) for name, needs in lacking.items() if name not in optional),
             *_sizes(plan, task, network.eval()),
             *_batch_norm(plan, task, network.train()),
         ]
     if problems:
         raise UserError(*(replace(p, origin=origins.get(p.key or "")) for p in problems))
+    return unneeded
 
 
-def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
-    """Yield a problem for each algorithm that does not change the network."""
+def _algorithms(plan: Plan, network: nn.Module) -> Iterator[tuple[str, str]]:
+    """Change the network; yield each algorithm that finds nothing to change, and what the network lacks."""
     active = build(Context(plan, plan.config.task.outputs(plan.config.dataset)))
     for name in plan.config.algorithms.acting("change_model"):
         if (needs := active[name].needs) is None:
@@ -54,8 +59,12 @@ def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
         with torch.device("meta"):
             active[name].change_model(network)
         if _structure(network) == before:
-            message = f"{plan.config.model.architecture} has no {needs}; set algorithms.{name}=off"
-            yield Problem(message, f"algorithms.{name}", "on")
+            yield name, needs
+
+
+def _inapplicable(plan: Plan, name: str, needs: str) -> Problem:
+    message = f"{plan.config.model.architecture} has no {needs}; set algorithms.{name}=off"
+    return Problem(message, f"algorithms.{name}", "on")
 
 
 def _structure(network: nn.Module) -> list[Any]:

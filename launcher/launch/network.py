@@ -6,10 +6,12 @@ Torch is imported only for weights, and for models that are not torchvision's an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.config.algorithms import Algorithms
 from launcher.config.choices import LIBRARIES
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping
@@ -75,22 +77,24 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
         copy_teacher(config, folder.teacher)
 
 
-def check_network(plan: Plan, origins: Mapping[str, str], report: Report) -> None:
+def with_checked_network(plan: Plan, origins: Mapping[str, str], report: Report) -> tuple[Plan, list[str]]:
     """Check the network, unless this code accepted it with the same algorithms, image sizes and libraries.
+
+    Returns the plan without the algorithms of the recipe that find nothing to change in it, and a note on each.
 
     Raises UserError if the network cannot be built, or an algorithm or an image size does not suit it.
     """
     # note: torchvision's models fail only in the batch norm of a single image
     if isinstance(plan.config.model, TorchvisionModel) and plan.rank_batch != plan.accumulation:
-        return
+        return plan, []
+    optional = sorted(name for name in plan.config.algorithms if _is_of_recipe(name, origins))
 
-    def check_now() -> bool:
+    def check_now() -> dict[str, str]:
         # note: the import of torch and timm takes seconds
         report(f"checking {plan.config.model.architecture} for the first time", 0, 1)
         from launcher.launch.model_check import check_model
 
-        check_model(plan, origins)
-        return True
+        return check_model(plan, origins, optional)
 
     config, values = plan.config, as_mapping(plan.config)
     facts = {
@@ -99,9 +103,21 @@ def check_network(plan: Plan, origins: Mapping[str, str], report: Report) -> Non
         "channels": config.dataset.channels,
         "sizes": [plan.size(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "other_sizes": [view for view, *_ in other_views(plan)],
+        "optional": optional,
         "one_image": plan.rank_batch == plan.accumulation,
         "evaluation": plan.evaluation_size,
         "libraries": [version(name) for name in ("torch", "torchvision", "timm")],
         "source": source_digest(Path(__file__).parents[1], _SOURCES),
     }
-    cached("models", facts, bool, check_now)
+    unneeded = cached("models", facts, dict[str, str], check_now)
+    kept = Algorithms.of({name: own for name, own in config.algorithms.items() if name not in unneeded})
+    off = f"of the recipe is off: {config.model.architecture} has no"
+    notes = [f"algorithms.{name} {off} {needs}" for name, needs in unneeded.items()]
+    return replace(plan, config=replace(config, algorithms=kept)), notes
+
+
+def _is_of_recipe(name: str, origins: Mapping[str, str]) -> bool:
+    """Return whether a recipe, and no word of the command line, has chosen an algorithm."""
+    key = f"algorithms.{name}"
+    own = [one for other, one in origins.items() if other == key or other.startswith(f"{key}.")]
+    return bool(own) and COMMAND_LINE not in (*own, origins.get("algorithms"))

@@ -24,7 +24,7 @@ from launcher.errors import Problem, Problems
 from launcher.launch.auto_batch import note_on_batch, with_batch
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.launch.files_first import note_on_files, write_first
-from launcher.launch.network import check_network, with_weights
+from launcher.launch.network import with_checked_network, with_weights
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.mirror import check_protocol
@@ -190,7 +190,8 @@ def _planned(
             plan = replace(plan, config=config)
             if pretrained:
                 check(plan, origins, devices.kind)
-        check_network(plan, origins, report)
+        plan, of_network = with_checked_network(plan, origins, report)
+        of_weights += of_network
         plan = with_precision(plan, devices)
     of_batch = [note_on_batch(plan)] if data.config.batch_size == "auto" else []
     # note: what the data lose is printed first

@@ -1,7 +1,9 @@
 """Build the network of a run with its initial weights."""
 
+import io
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +42,9 @@ def adapted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tens
     """
     fit = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     try:
-        return dict(fit(dict(weights), network)) if fit else dict(weights)
+        # note: timm prints errors about biases that it leaves out
+        with redirect_stdout(io.StringIO()):
+            return dict(fit(dict(weights), network)) if fit else dict(weights)
     # note: the weights may be of any other network
     except Exception as error:
         if is_of_the_machine(error):

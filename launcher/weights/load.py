@@ -32,7 +32,9 @@ from launcher.weights.export_files import read_weights
 from launcher.weights.trained_model import load_checkpoint
 
 # The keys of the weights in published files that contain other values too; averaged weights come first.
-_KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
+_KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model", "teacher")
+# DINO's checkpoints have the backbone of the teacher beside its head, which classifies nothing.
+_BACKBONES = {"teacher": "backbone."}
 _WRAPPERS = ("module.", "_orig_mod.")
 # A program that reads a file with all its classes, which runs their code, and writes its weights alone.
 _CONVERT = (
@@ -75,7 +77,7 @@ def load_weights(model: ModelConfig) -> SourceWeights:
     if model.weights.startswith(HUB):
         return _of_hub(model.weights, path)
     if config is None:
-        return _of_file(path)
+        return _with_normalization(_of_file(path), path.parent)
     return _of_run(
         path, config, load_checkpoint(RunFolder(path), best=False) if path.is_dir() else checkpoint.load(path)
     )
@@ -108,7 +110,6 @@ def _of_timm(model: TimmModel) -> SourceWeights:
     They are downloaded once into the cache of the Hugging Face Hub.
     """
     import timm
-    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.utils.logging import set_verbosity_error
 
     config = timm.get_pretrained_cfg(model.architecture)
@@ -126,8 +127,8 @@ def _of_timm(model: TimmModel) -> SourceWeights:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
         reason = str(error).partition("\n")[0].rstrip(".:")
-        elsewhere = f"type `hf download {name} model.safetensors` on another machine, and copy the folder models--"
-        elsewhere += f"{name.replace('/', '--')} of its ~/.cache/huggingface/hub to {HF_HUB_CACHE}"
+        elsewhere = f"type `hf download {name} model.safetensors config.json --local-dir FOLDER` on another machine, "
+        elsewhere += "copy FOLDER here, and set model.weights=FOLDER/model.safetensors"
         raise problem("timm", f"{name} cannot be loaded ({reason}); {elsewhere}") from None
     return SourceWeights(f"timm's {name}", network.state_dict(), model.architecture, {}, mean=mean, std=std)
 
@@ -197,12 +198,16 @@ def _of_classes(path: Path, refusal: str) -> str:
 
 
 def _of_hub(name: str, path: Path) -> SourceWeights:
-    """Load the downloaded file of a repository; mean and standard deviation of timm's models are in its config.json."""
-    source = replace(_of_file(path), origin=name)
+    """Load the downloaded file of a repository."""
+    return _with_normalization(replace(_of_file(path), origin=name), path.parent)
+
+
+def _with_normalization(source: SourceWeights, folder: Path) -> SourceWeights:
+    """Return weights with the mean and standard deviation in the config.json of timm's models in the same folder."""
     if source.config is not None:
         return source
     try:
-        values = json.loads((path.parent / LIBRARY_CONFIG).read_bytes())["pretrained_cfg"]
+        values = json.loads((folder / LIBRARY_CONFIG).read_bytes())["pretrained_cfg"]
         mean, std = ([float(one) for one in values[key]] for key in ("mean", "std"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return source
@@ -232,6 +237,9 @@ def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:
     for wrapper in _WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    if backbone := _BACKBONES.get(key):
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith(backbone)}
+        tensors = {name.removeprefix(backbone): tensor for name, tensor in own.items()}
     return tensors, key
 
 

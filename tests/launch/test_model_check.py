@@ -6,11 +6,14 @@ from unittest.mock import Mock
 import pytest
 
 from launcher.config.compose import compose
+from launcher.config.resolved import read
 from launcher.errors import UserError
 from launcher.launch import model_check, network
 from launcher.launch.model_check import check_model
 from launcher.plan.plan import plan_for
 from tests.commands import execute
+from tests.runs import SHAPES as SHAPES_OF_A_RUN
+from tests.runs import Here
 from tests.trainers import VIT as SMALL_VIT
 
 SHAPES = [
@@ -168,3 +171,25 @@ def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, m
     assert checks() == 1
     monkeypatch.setattr(network, "version", lambda name: "0" if name == "timm" else "1")
     assert checks() == 1
+
+
+@pytest.mark.parametrize(
+    "word", ["", "algorithms.blurpool=on", "algorithms=[blurpool]", "algorithms.blurpool.min_channels=8"]
+)
+def test_an_algorithm_of_the_recipe_without_a_layer_to_change_is_off_and_a_typed_one_is_refused(
+    word: str, here: Here
+) -> None:
+    lacks = "vit has no strided convolution of at least algorithms.blurpool.min_channels inputs or max pooling"
+    words = ["recipe=small", *(one for one in SHAPES_OF_A_RUN if not one.startswith("model")), *SMALL_VIT]
+    if word:
+        error = here("run", *words, word, code=2).stderr
+        assert error.startswith("error: algorithms.blurpool=on")
+        assert error.endswith(f": {lacks}; set algorithms.blurpool=off\n")
+        return
+    # note: the second time the check is cached
+    for name in ("first", "second"):
+        output = here("run", *words, f"run_name={name}").stdout
+        assert f"note: algorithms.blurpool of the recipe is off: {lacks}" in " ".join(output.split())
+        assert [*read(here.folder / "runs" / name / "config.yaml").algorithms] == [
+            *("channels_last", "ema", "label_smoothing", "whitening")
+        ]

@@ -100,7 +100,7 @@ def test_an_error_in_an_evaluation_makes_the_metric_nan(capsys: pytest.CaptureFi
 def test_metrics_are_checked_before_the_start(words: list[str], line: str) -> None:
     task = build_task(compose(["dataset=shapes", *words]).config)
     with pytest.raises(UserError, match=line):
-        check_metrics(task, 16, CPU)
+        check_metrics(task, (16, 16), CPU)
 
 
 def test_a_metric_of_the_task_keeps_its_name() -> None:

@@ -1,6 +1,7 @@
 """Pretrained weights of torchvision and timm, from their caches and the Hub."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import timm
 import torch
 from safetensors.torch import save_file
 from timm.utils import CheckpointSaver, ModelEmaV3
+from torch import Tensor
 from torchvision.models import ResNet18_Weights
 
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.models.parameters import parameters_of_head
+from launcher.plan.plan import plan_for
+from launcher.training.networks import initial_network
 from launcher.weights.pretrained import Pretrained, pretrained_weights
 from tests.commands import refused
 from tests.networks import tiny
@@ -88,10 +93,72 @@ def test_weights_of_timm_load_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(UserError) as raised:
         start(*TIMM)
     assert str(raised.value).endswith(
-        "(cannot find the file on the hub); type `hf download timm/test_vit.r160_in1k model.safetensors` on another "
-        "machine, and copy the folder models--timm--test_vit.r160_in1k of its ~/.cache/huggingface/hub to "
-        f"{huggingface_hub.constants.HF_HUB_CACHE}"
+        "(cannot find the file on the hub); type `hf download timm/test_vit.r160_in1k model.safetensors config.json "
+        "--local-dir FOLDER` on another machine, copy FOLDER here, and set model.weights=FOLDER/model.safetensors"
     )
+
+
+def dino3(timms: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of timm's network by the names of DINOv3, with those that only it has."""
+    names = {"reg_token": "storage_tokens", ".gamma_1": ".ls1.gamma", ".gamma_2": ".ls2.gamma"}
+    own = {}
+    for name, tensor in timms.items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        own[name] = tensor
+    own |= {f"blocks.0.attn.qkv.{name}": torch.zeros(3 * 384) for name in ("bias", "bias_mask")}
+    return {**own, "mask_token": torch.zeros(1, 384), "rope_embed.periods": torch.zeros(16)}
+
+
+SHALLOW = "model.arguments.depth=2"
+# Files by the names of their authors: the model, its values, and what the file has for timm's tensors without a head.
+FILES: dict[str, tuple[list[str], Callable[[dict[str, Tensor]], Any]]] = {
+    "torchvision": (["model.architecture=resnet18"], lambda own: {**own, "fc.weight": torch.ones(1000, 512)}),
+    "timm": (["model.architecture=test_convnext"], lambda own: own),
+    "DINO": (["model.architecture=vit_tiny_patch16_224", SHALLOW], lambda own: own),
+    "DINO's checkpoint": (
+        ["model.architecture=vit_tiny_patch16_224", SHALLOW],
+        lambda own: {
+            "teacher": {**{f"backbone.{name}": one for name, one in own.items()}, "head.mlp.0.weight": torch.ones(2)},
+            "student": {f"module.backbone.{name}": torch.zeros_like(one) for name, one in own.items()},
+            "epoch": 100,
+        },
+    ),
+    "DINOv2": (
+        ["model.architecture=vit_small_patch14_dinov2", SHALLOW],
+        lambda own: {**own, "mask_token": torch.zeros(1, 384)},
+    ),
+    "DINOv3": (["model.architecture=vit_small_patch16_dinov3", SHALLOW], dino3),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
+def test_files_by_the_names_of_their_authors_load(
+    kind: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, write = FILES[kind]
+    file, arguments = tmp_path / f"file.{ending}", ["model=timm", *words, f"model.weights={tmp_path}/file.{ending}"]
+    network = initial_network(plan_for(config_of(*arguments), 1))
+    random = torch.Generator().manual_seed(0)
+    drawn = {
+        name: torch.randn(one.shape, generator=random) if one.is_floating_point() else one
+        for name, one in network.state_dict().items()
+    }
+    backbone = {name: one for name, one in drawn.items() if name not in parameters_of_head(network)}
+    content = write(backbone)
+    if ending == "pth":
+        torch.save(content, file)
+    elif "teacher" in content:
+        return
+    else:
+        save_file(content, file)
+        (tmp_path / "config.json").write_text('{"pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.4, 0.4]}}')
+    pretrained = start(*arguments)
+    different = {name for name, one in drawn.items() if not torch.equal(pretrained.weights[name], one)}
+    assert different <= parameters_of_head(network)
+    assert capsys.readouterr().out == ""
+    assert pretrained.config.dataset.mean == ([0.1, 0.2, 0.3] if ending == "safetensors" else config_of().dataset.mean)
 
 
 def test_position_embeddings_adapt_to_another_image_size(tmp_path: Path) -> None:
