@@ -72,8 +72,8 @@ def test_stages_share_the_compute_by_their_fractions() -> None:
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ("[[160,0.5],[96,0.5]]", "sizes must rise to image.train_size=224"),
-        ("[[96,0.5],[160,0.5]]", "sizes must rise to image.train_size=224"),
+        ("[[160,0.5],[96,0.5]]", "sizes must rise to 224, the shorter edge"),
+        ("[[96,0.5],[160,0.5]]", "sizes must rise to 224, the shorter edge"),
         ("[[96,0.5],[224,0.6]]", "fractions of the compute must sum to 1, not 1.1"),
     ],
 )
