@@ -38,15 +38,22 @@ def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int, c
 def adapted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights as timm does to load them into this network: positions resampled, authors' names replaced.
 
-    Returns them unchanged if the architecture has no such rule, or if its rule fails.
+    Returns them unchanged if the architecture has no such rule, or if its rule fails or drops a bias that is not zero.
     """
     fit = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     try:
-        # note: timm prints errors about biases that it leaves out
+        # note: timm prints the biases of DINOv3 that it drops
         with redirect_stdout(io.StringIO()):
-            return dict(fit(dict(weights), network)) if fit else dict(weights)
+            fitting = dict(fit(dict(weights), network)) if fit else dict(weights)
     # note: the weights may be of any other network
     except Exception as error:
         if is_of_the_machine(error):
             raise
         return dict(weights)
+    return fitting if _keeps_biases(weights, fitting) else dict(weights)
+
+
+def _keeps_biases(weights: Mapping[str, Tensor], fitting: Mapping[str, Tensor]) -> bool:
+    """Return whether the biases of attention of DINOv3 that are not zero have a place in an adapted network."""
+    names = [name for name, one in weights.items() if name.endswith("qkv.bias") and one.any()]
+    return "storage_tokens" not in weights or all(name.replace("qkv.bias", "q_bias") in fitting for name in names)

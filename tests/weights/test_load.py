@@ -161,6 +161,14 @@ def test_files_by_the_names_of_their_authors_load(
     assert pretrained.config.dataset.mean == ([0.1, 0.2, 0.3] if ending == "safetensors" else config_of().dataset.mean)
 
 
+def test_a_bias_of_dinov3_that_the_network_lacks_is_refused(tmp_path: Path) -> None:
+    words = ["model=timm", *FILES["DINOv3"][0], f"model.weights={tmp_path}/file.safetensors"]
+    content = dino3(initial_network(plan_for(config_of(*words), 1)).state_dict())
+    save_file({**content, "blocks.0.attn.qkv.bias": torch.ones(3 * 384)}, tmp_path / "file.safetensors")
+    with pytest.raises(UserError, match=r"blocks\.0\.attn\.qkv\.bias"):
+        start(*words)
+
+
 def test_position_embeddings_adapt_to_another_image_size(tmp_path: Path) -> None:
     """They become those that timm loads itself; a network of another width is refused."""
     file = f"model.weights={tmp_path}/file"
