@@ -25,7 +25,7 @@ def train_by(train: Callable[[list[str]], int], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(training, "_started", started)
 
 
-def refuse(*_: object) -> None:
+def refuse(*_: object, **__: object) -> None:
     raise UserError("the disk is full")
 
 
