@@ -125,10 +125,10 @@ def test_stored_images_have_the_pixels_of_ffcvs_kernels(size: int) -> None:
     box = np.array([10, 33, 101, 90, 1])
     ours, theirs, resized = (np.empty((size, size, 3), np.uint8) for _ in range(3))
     for out, name in ((ours, "simplejpeg"), (theirs, "ffcv")):
-        decode(data, row[()], box, out, decoder_of(name, fast=True), scaled=True)
+        decode(data, row[()], box, out, decoder_of(name, fast=True), scaled=True, fill=None)
     assert np.array_equal(ours, theirs)
     raw = np.array((1, 199, 150), row.dtype)
-    decode(source.tobytes(), raw[()], box * [1, 1, 1, 1, 0], ours, decoder_of("pillow"), scaled=True)
+    decode(source.tobytes(), raw[()], box * [1, 1, 1, 1, 0], ours, decoder_of("pillow"), scaled=True, fill=None)
     resize_crop(np.ascontiguousarray(source), 10, 111, 33, 123, resized)
     assert np.array_equal(ours, resized)
 
