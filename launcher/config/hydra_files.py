@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -88,10 +88,9 @@ def _hydra(primary: Primary) -> Iterator[None]:
     """Initialize Hydra with a store of the primary config and of all files that it needs."""
     store = ConfigStore.instance()
     before = store.repo
-    # note: Hydra copies the whole store several times
-    store.repo = {**before}
+    store.repo = _Uncopied(before)
     try:
-        _Files(primary, store).add_all()
+        _Files(primary, store.repo).add_all()
         with initialize(config_path=None, job_name=PRIMARY, version_base="1.3"), warnings.catch_warnings():
             # note: a file's values replace those of its defaults list with and without `_self_`
             warnings.filterwarnings("ignore", ".*missing `_self_`")
@@ -106,15 +105,22 @@ def _hydra(primary: Primary) -> Iterator[None]:
         store.repo = before
 
 
-class _Files:
-    """Puts the files that defaults lists name into a store, each after checks."""
+class _Uncopied(dict[str, Any]):
+    """The configs of one composition: Hydra copies each that it loads, and would copy all of them before."""
 
-    def __init__(self, primary: Primary, store: ConfigStore):
-        self._primary, self._store, self._count = primary, store, 0
+    def __deepcopy__(self, memo: object) -> "_Uncopied":
+        return self
+
+
+class _Files:
+    """Puts the files that defaults lists name into the repository of Hydra's ConfigStore, each after checks."""
+
+    def __init__(self, primary: Primary, repo: _Uncopied):
+        self._primary, self._repo, self._count = primary, repo, 0
 
     def add_all(self) -> None:
         """Add the primary config, and all files that it needs."""
-        self._store.store(PRIMARY, self._primary.values)
+        self._store(PRIMARY, OmegaConf.create(self._primary.values))
         self._add("", self._primary.recipe, self._primary.file)
         for group, chosen in self._primary.options.items():
             for option in chosen if isinstance(chosen, list) else [chosen]:
@@ -132,7 +138,7 @@ class _Files:
             if ".." not in parts.parts:
                 found = next((file for root in paths.search_path() if (file := root / parts).is_file()), None)
         if found is None and stem in rows(folder):
-            self._store.store(stem, OmegaConf.create(values(folder, stem)), folder)
+            self._store(stem, OmegaConf.create(values(folder, stem)), folder)
             return
         if found is None:
             known = {file.stem for root in paths.search_path() for file in (root / folder).glob("*.yaml")} | {
@@ -148,7 +154,8 @@ class _Files:
             raise UserError("too many configs in the defaults lists of the recipe and its options; remove the loop")
         node, entries, at = _checked(path, _stamp(path))
         at = at or (f"{group}.{name}" if group in SWITCHED else None)
-        self._store.store(name, self._primary.changed.get(path, node), group or None, at)
+        changed = self._primary.changed.get(path)
+        self._store(name, node if changed is None else OmegaConf.create(changed), group, at)
         for entry, chosen in entries:
             inner = _BESIDE.sub("", entry)
             inner = inner[1:] if inner.startswith("/") else f"{group}/{inner}".strip("/")
@@ -156,6 +163,13 @@ class _Files:
             if not (inner in self._primary.options and not group) and not inner.startswith("hydra/"):
                 for option in chosen if isinstance(chosen, list) else [chosen]:
                     self._find(inner, option if entry else _BESIDE.sub("", option), path)
+
+    def _store(self, name: str, node: DictConfig, group: str = "", at: str | None = None) -> None:
+        folder: dict[str, Any] = self._repo
+        for part in group.split("/") if group else ():
+            folder = folder.setdefault(part, {})
+        # note: `ConfigStore.store` would copy the values
+        folder[f"{name}.yaml"] = ConfigNode(f"{name}.yaml", node, group or None, at, None)
 
 
 @lru_cache(maxsize=500)
