@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from launcher.compute import probe
 from tests import kept_compositions
@@ -34,7 +34,8 @@ _WORKER_BYTES, _SERVER_BYTES = 1.2e9, 0.9e9
 _min_mib = math.inf
 
 # note: timings on a shared machine are unreliable, and a failure in CI must be reproducible
-settings.register_profile("project", deadline=None, derandomize=True)
+# note: a busy machine draws slowly
+settings.register_profile("project", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 # note: tests would inherit ignored signals from nohup or a background job, and the data folder of a Docker image

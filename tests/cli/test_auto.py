@@ -229,7 +229,7 @@ def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
     "verb",
     [
         *("run", "plan", "show", "estimate", "submit --slurm", "doctor", "look"),
-        *("curve", "ablate --grid", "curve optimizer.lr=interval(0.1,1) trials=1"),
+        *("curve", "ablate --grid algorithms=[ema]", "curve optimizer.lr=interval(0.1,1) trials=1"),
     ],
 )
 def test_every_verb_chooses_alike(verb: str, images: Path, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

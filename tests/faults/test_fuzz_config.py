@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.config import resolved
@@ -145,7 +145,7 @@ def test_no_edited_config_crashes_the_start_of_a_resume(tmp_path_factory: Any, c
         assert resolved.read(path) == config
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @example(text="&a [*a]")
 @example(text="a: &a [x]\nb: [*a, *a]")
 @example(text="<<: {a: 1}")

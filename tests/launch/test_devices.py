@@ -206,7 +206,7 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
     machine(nvml=2, cuda=2)
     small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"]
     run = [*small, "run_name=run"]
-    for words in (["run", *run], ["resume", "runs/run"], ["estimate", *small], ["ablate", *small]):
+    for words in (["run", *run], ["resume", "runs/run"], ["estimate", *small], ["ablate", *small, "algorithms=[ema]"]):
         chosen.clear()
         main(words)
         assert chosen == [Devices("cuda", 2)], words

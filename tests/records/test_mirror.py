@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,17 @@ def test_a_twice_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_th
         one.folder.mkdir()
     expected = whole.decided(whole.small("first", *RUN))
     run = lost.folder / "runs" / "first"
-    for step in (4, 8):
-        process, newest = lost.start(*RUN, MIRROR), f"checkpoints/step-{step:08}.pt"
-        wait_for(lambda newest=newest: any(name >= newest and "step" in name for name in names(bucket)))  # type: ignore[misc]
+
+    def is_copied(resumes: int, before: list[str]) -> bool:
+        """Return whether the bucket has the records of so many resumes, and a checkpoint that is not of `before`."""
+        records = "mine/runs/first/metrics.jsonl"
+        steps = [name for name in names(bucket) if "step" in name]
+        return bucket.exists(records) and bucket.cat(records).count(b'"resume"') == resumes and steps[-1:] > before
+
+    for resumes in (0, 1):
+        before = [name for name in names(bucket) if "step" in name][-1:]
+        process = lost.start(*RUN, MIRROR)
+        wait_for(partial(is_copied, resumes, before))
         for one in processes_of(run):
             one.kill()
         process.communicate(timeout=60)
