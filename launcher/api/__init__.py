@@ -30,7 +30,8 @@ from launcher.records.run_folder import RunFolder, existing
 
 if TYPE_CHECKING:
     from launcher.launch.start import Ended
-    from launcher.weights.trained_model import PredictedImage, TrainedModel
+    from launcher.tasks.presenters import PredictedImage
+    from launcher.weights.trained_model import TrainedModel
 
 # Keeps modules of the working directory from hiding those of the ranks.
 _SAFE = {"PYTHONSAFEPATH": "1"}
@@ -118,13 +119,11 @@ def predict(
 
     Raises UserError if there is no checkpoint or no image.
     """
-    from launcher.weights.trained_model import predictions
-
     model = load(path, best=best)
     files, _ = image_files([*map(str, images)], PixelType.of(model.task.config.dataset).extensions)
     if not files:
         raise UserError("no images; pass files or folders")
-    return [*predictions(model, files, top)]
+    return [*model.predict_files(files, top)]
 
 
 def _composed(verb: str, words: Sequence[str]) -> tuple[Composed, Inspection | None]:

@@ -60,9 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder, config, other = _requested(arguments)
-    _check_csv(arguments, config)
-    if arguments.only_present and (config.task.labelled != "class" or "image" not in config.task.needs):
-        raise UserError(f"--only-present is for one class an image, and the run is task={config.task.name}; remove it")
+    config.task.refuse_flags(vars(arguments), arguments.run)
+    _check_csv(arguments)
     devices = decide(replace(config.launch, nproc=1))
     output = Path(arguments.output or folder.path)
     # note: the names in a run folder are the program's own, but for the page
@@ -110,15 +109,13 @@ def _requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str
     return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
 
 
-def _check_csv(arguments: argparse.Namespace, config: RunConfig) -> None:
+def _check_csv(arguments: argparse.Namespace) -> None:
     """Raise UserError if a file of all images cannot be written."""
     if arguments.csv is None:
         only = {"--worst-first": arguments.worst_first, "--top": arguments.top is not None}
         if lonely := [flag for flag, is_set in only.items() if is_set]:
             raise UserError(*(f"{flag} is for the file of all images; add --csv FILE" for flag in lonely))
         return
-    if "tokens" in config.task.needs:
-        raise UserError(f"--csv is for images, and {arguments.run} is a language model; remove it")
     if arguments.top is not None and arguments.top < 1:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     check_file(Path(arguments.csv), "--csv")

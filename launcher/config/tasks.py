@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from launcher.config.schema import Columns, Dataset, RunConfig, Stop
 
 
+def flag_of(name: str) -> str:
+    """Return a flag as it is typed from its name in the parsed command line."""
+    return "--" + name.replace("_", "-")
+
+
 # What predictions have that is in [0, 1].
 SHARES = ("probability", "share")
 
@@ -38,6 +43,7 @@ class TaskConfig(Complete, Declaration, ABC):
     labelled: what the label of an image is: one class, several, numbers, or a class of each of its pixels.
     predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
+    flags: those of `train predict` and `train eval` that are not for every task.
     sample: the word for one. speeds: the unit of `speed`, short and in full.
     """
 
@@ -51,6 +57,7 @@ class TaskConfig(Complete, Declaration, ABC):
     labelled: ClassVar[Literal["class", "classes", "numbers", "pixels"]] = "class"
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
     facts: ClassVar[tuple[str, ...]] = ()
+    flags: ClassVar[tuple[str, ...]] = ("list", "top", "csv", "views", "worst_first")
     sample: ClassVar[str] = "image"
     speeds: ClassVar[tuple[str, str]] = ("im/s", "images/s")
 
@@ -67,6 +74,17 @@ class TaskConfig(Complete, Declaration, ABC):
     def loaded_evaluation_size(self, config: RunConfig) -> Size:
         """Return the size of the samples of an evaluation as loaded."""
         return self.evaluation_size(config)
+
+    def refuse_flags(self, values: Mapping[str, Any], run: str) -> None:
+        """Raise UserError for each flag of a command line that is for other tasks than that of a run."""
+        owners: dict[str, list[str]] = {}
+        for name, kind in TASKS.declarations().items():
+            for flag in {*kind.flags} - {*self.flags}:
+                owners.setdefault(flag, []).append(name)
+        wrong = [flag for flag in owners if values.get(flag) not in (None, False)]
+        if wrong:
+            is_for = (f"{flag_of(one)} is for task={' or '.join(owners[one])}" for one in sorted(wrong))
+            raise UserError(*(f"{text}, and {run} has task={self.name}; remove it" for text in is_for))
 
     def check_views(self, config: RunConfig) -> None:
         """Raise UserError if `image.eval_views` of the task are all equal."""

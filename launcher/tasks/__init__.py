@@ -12,6 +12,7 @@ from launcher.config.options import code_of
 from launcher.files import atomic
 from launcher.later import torch
 from launcher.plugins import Complete
+from launcher.tasks.presenters import ImagePresenter, Presenter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,10 +84,11 @@ class Task(Complete, ABC):
 
     outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
     after algorithms that mix them they are class weights, float32 [B, C].
-    gathers: an evaluation joins the states of all samples instead of adding them.
+    gathers: an evaluation joins the states of all samples instead of adding them. presenter: prints predictions.
     """
 
     gathers: ClassVar[bool] = False
+    presenter: ClassVar[type[Presenter]] = ImagePresenter
 
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
         """dtype: that of prepared inputs, float32 without one."""

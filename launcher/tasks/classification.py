@@ -42,6 +42,7 @@ class ClassificationConfig(ImageTaskConfig):
         Metric("macro_f1", "macro F1", in_line="never", about="mean F1 of the classes"),
     )
     weighs_classes = True
+    flags = (*ImageTaskConfig.flags, "only_present")
 
     name: Literal["classification"]
 

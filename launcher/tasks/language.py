@@ -19,6 +19,7 @@ from launcher.data.text.tokenizer import Tokenizer, tokenizer_of
 from launcher.errors import Problem, UserError
 from launcher.later import F, torch
 from launcher.tasks import Details, Row, Task
+from launcher.tasks.continuation import TextPresenter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,7 @@ class LanguageConfig(TaskConfig):
     view_keys = ("task.length", "task.length")
     predicted = ("token", "probability")
     facts = ("tokenizer",)
+    flags = ("tokens", "temperature", "top_k", "seed")
     sample = "sequence"
     speeds = ("tokens/s", "tokens/s")
 
@@ -84,6 +86,8 @@ class Language(Task):
 
     tokenizer: its text, as of `data.text.tokenizer`, if known.
     """
+
+    presenter = TextPresenter
 
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, tokenizer: str | None = None):
         super().__init__(config, dtype)

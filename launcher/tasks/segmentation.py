@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -17,8 +20,11 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.later import torch
 from launcher.tasks import Details
 from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.presenters import MASKS, TOP, ImagePresenter, PredictedImage, Predictor
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from torch import Tensor
 
     from launcher.config.schema import RunConfig
@@ -49,6 +55,7 @@ class SegmentationConfig(ImageTaskConfig):
     needs = ("image", "mask")
     labelled = "pixels"
     predicted = ("class", "share")
+    flags = (*ImageTaskConfig.flags, "masks")
 
     name: Literal["segmentation"]
     classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
@@ -128,8 +135,37 @@ def _number(value: int | str) -> int:
     return value if isinstance(value, int) else int(value[1:], 16)
 
 
+class MaskPresenter(ImagePresenter):
+    """Writes also a mask of each image, into the folder `--masks`."""
+
+    def __init__(self, arguments: Namespace, config: RunConfig):
+        super().__init__(arguments, config)
+        self.folder = Path(arguments.masks or MASKS)
+        self.masks = masks = [self.folder / f"{Path(file).stem}.png" for file in self.files]
+        if len({*masks}) < len(masks):
+            twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
+            message = f"two images have masks {twice.name}; predict them into different folders"
+            raise UserError(Problem(message, "--masks", self.folder))
+        # note: they may be the images, or masks that were drawn by hand
+        if present := [str(mask) for mask in masks if os.path.lexists(mask)]:
+            message = f"would overwrite {first_few(present, 1)}; set another folder"
+            raise UserError(Problem(message, "--masks", self.folder))
+
+    def predictions(self, model: Predictor) -> Iterable[PredictedImage]:
+        from launcher.tasks.predicted_masks import write_masks  # note: torch
+
+        return write_masks(model, self.files, self.masks, self.arguments.top or TOP)
+
+    def present(self, model: Predictor) -> int:
+        code = super().present(model)
+        print(f"masks are in {self.arguments.masks or MASKS}", file=sys.stderr)
+        return code
+
+
 class Segmentation(ImageTask):
     """Outputs are scores [B, classes, H, W], targets class indices int64 [B, H, W], IGNORED for pixels of none."""
+
+    presenter = MaskPresenter
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels.long()

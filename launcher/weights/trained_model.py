@@ -30,6 +30,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
+from launcher.tasks.presenters import PredictedImage
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation, evaluate, outside_steps
 from launcher.training.networks import initial_network
@@ -82,6 +83,27 @@ class TrainedModel:
             pixels = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
             predicted += self.predictions(pixels.to(self.device), top)
         return predicted
+
+    def predict_files(self, files: Sequence[str], top: int) -> Iterator[PredictedImage]:
+        """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
+        folder = Images("val", "", [], Texts(files), np.zeros(len(files), np.int64), paths=Texts(files))
+        images = ReadableImages(folder, decoder := CentreCrops(self.card["input"]))
+        workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
+        shard = Shard(0, 1, workers, _PREFETCH, self.device)
+        loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, min(decoder.size))
+        try:
+            for pixels, labels, indices in loader:
+                likeliest = self.predictions(pixels.to(self.device), top)
+                for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
+                    file = files[index]
+                    if label == UNREADABLE:
+                        yield PredictedImage(
+                            file, [], reason(Piece(file, file), decoder.pixel_type) or "it has changed since"
+                        )
+                    else:
+                        yield PredictedImage(file, classes)
+        finally:
+            loader.close()
 
 
 def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
@@ -154,15 +176,6 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     return state
 
 
-@dataclass(frozen=True)
-class PredictedImage:
-    """The task's prediction of a file: names with probabilities or numbers; or the reason it cannot be read."""
-
-    file: str
-    classes: list[tuple[str, float]]
-    unreadable: str | None = None
-
-
 def exported_model(folder: Path, kind: str, views: Views | None = None) -> TrainedModel:
     """Build a model from an export, which computes the same as from its run, unless it averages other views.
 
@@ -180,28 +193,6 @@ def exported_model(folder: Path, kind: str, views: Views | None = None) -> Train
     if changes != model.card["surgery"]:
         raise UserError(f"{folder / WEIGHTS} does not belong to the network in {CARD}; export the run again")
     return model
-
-
-def predictions(model: TrainedModel, files: Sequence[str], top: int) -> Iterator[PredictedImage]:
-    """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
-    folder = Images("val", "", [], Texts(files), np.zeros(len(files), np.int64), paths=Texts(files))
-    images = ReadableImages(folder, decoder := CentreCrops(model.card["input"]))
-    workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
-    shard = Shard(0, 1, workers, _PREFETCH, model.device)
-    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, min(decoder.size))
-    try:
-        for pixels, labels, indices in loader:
-            likeliest = model.predictions(pixels.to(model.device), top)
-            for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
-                file = files[index]
-                if label == UNREADABLE:
-                    yield PredictedImage(
-                        file, [], reason(Piece(file, file), decoder.pixel_type) or "it has changed since"
-                    )
-                else:
-                    yield PredictedImage(file, classes)
-    finally:
-        loader.close()
 
 
 @dataclass(frozen=True)

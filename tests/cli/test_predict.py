@@ -278,4 +278,4 @@ def test_invalid_weights_are_one_error_and_never_executed(
 def test_flags_of_language_models_are_refused(run: RunFolder, images: Path) -> None:
     for words in (["--tokens", "3"], ["--temperature", "0.5"], ["--top-k", "2"], ["--seed", "1"]):
         error = refused("predict", str(run.path), str(images), *words)
-        assert error == f"error: {words[0]} is for language models, and {run.path} is a model of images; remove it\n"
+        assert error == f"error: {words[0]} is for task=language, and {run.path} has task=classification; remove it\n"

@@ -25,7 +25,7 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 from launcher.tasks import build_task
-from launcher.weights.masks import predicted_mask
+from launcher.tasks.predicted_masks import predicted_mask
 
 MEAN = [0.485, 0.456, 0.406]
 FILL = [124, 116, 104]

@@ -17,7 +17,7 @@ from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.masks.pairs import read_pairs
 from launcher.data.masks.values import IGNORED, Masks
 from launcher.errors import UserError
-from launcher.weights.masks import mask_image
+from launcher.tasks.predicted_masks import mask_image
 
 SHAPE = (6, 8)
 COMPUTED = ("dataset.mean=null", "dataset.std=null")

@@ -1,17 +1,46 @@
 """Continue a text by a language model, token by token; draws are functions of the seed and the place."""
 
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 
 from launcher.compute import randomness
-from launcher.errors import UserError, one_line
-from launcher.tasks.language import Language
-from launcher.weights.trained_model import TrainedModel
+from launcher.data.listing import is_file
+from launcher.errors import DONE, UserError, one_line
+from launcher.later import torch
+from launcher.tasks.presenters import TOKENS, Predictor, Presenter
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from launcher.config.schema import RunConfig
 
 
-def continuation(
-    model: TrainedModel, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int
-) -> str:
+class TextPresenter(Presenter):
+    """Prints a text and its continuation."""
+
+    def __init__(self, arguments: Namespace, config: RunConfig):
+        super().__init__(arguments, config)
+        self.text = " ".join(arguments.images)
+        if len(arguments.images) == 1 and is_file(Path(self.text)):
+            message = f'is continued as a text, not read; type "$(cat {self.text})" to continue what it holds'
+            print(f"note: {one_line(f'{self.text} {message}')}", file=sys.stderr)
+
+    def present(self, model: Predictor) -> int:
+        flags = self.arguments
+        draws = {"temperature": flags.temperature or 0.0, "top_k": flags.top_k, "seed": flags.seed or 0}
+        added = continuation(model, self.text, tokens=flags.tokens or TOKENS, **draws)
+        shown = json.dumps({"text": self.text, "continuation": added})
+        print(shown if flags.json else f"{self.text}{added}")
+        return DONE
+
+
+def continuation(model: Predictor, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int) -> str:
     """Return at most so many tokens after a text, as text; it ends with the document.
 
     temperature: 0 takes the likeliest token; else the logits are divided by it, and one of the `top_k` likeliest is
@@ -20,7 +49,6 @@ def continuation(
     Raises UserError if the run's tokenizer is unknown.
     """
     task = model.task
-    assert isinstance(task, Language)
     tokenizer = task.known_tokenizer()
     try:
         (start,) = tokenizer.encode([text.encode()])
@@ -37,8 +65,8 @@ def continuation(
             break
         added.append(token)
     # note: of a first token alone, SentencePiece's decoders drop the space
-    before, whole = task.decoded(known), task.decoded(known + added)
-    return whole.removeprefix(before) if whole.startswith(before) else task.decoded(added)
+    before, whole, alone = (str(task.decoded(one)) for one in (known, known + added, added))
+    return whole.removeprefix(before) if whole.startswith(before) else alone
 
 
 def _chosen(logits: np.ndarray, temperature: float, top_k: int | None, draw: float) -> int:

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.cli import predict
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.tasks import build_task
+from launcher.tasks.continuation import TextPresenter, continuation
 from launcher.training.precision import choose_precision
-from launcher.weights.generate import continuation
 from launcher.weights.trained_model import TrainedModel
 
 WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
@@ -89,6 +88,7 @@ def test_the_name_of_a_file_is_noted_to_be_the_text(tmp_path: Path, capsys: pyte
     (tmp_path / "prompt.txt").write_text("some text")
     values = dict.fromkeys(("temperature", "top_k", "seed"))
     for text, count in ((str(tmp_path / "prompt.txt"), 1), ("some text", 0)):
-        predict._continue(Namespace(images=[text], tokens=2, json=False, **values), model)
+        words = Namespace(images=[text], tokens=2, json=False, **values)
+        TextPresenter(words, model().task.config).present(model())
         out, errors = capsys.readouterr()
         assert (out, errors.count("is continued as a text, not read")) == (f"{text}dd\n", count)

@@ -1,7 +1,6 @@
 """Predict the masks of whole images by a segmentation, at their own size."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +18,11 @@ from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
 from launcher.files import atomic
 from launcher.tasks.pixels import palette
-from launcher.weights.trained_model import PredictedImage, TrainedModel
-
-
-@dataclass(frozen=True)
-class MaskedImage(PredictedImage):
-    """The classes of an image with their shares of its pixels, and the file of its mask."""
-
-    mask: Path | None = None
+from launcher.tasks.presenters import PredictedImage, Predictor
 
 
 @torch.inference_mode()
-def write_masks(model: TrainedModel, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[MaskedImage]:
+def write_masks(model: Predictor, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[PredictedImage]:
     """Write the predicted mask of each file, the PNG of `mask_image`; yield the classes with most pixels.
 
     Images are resized as for an evaluation, and not cropped; scores are resized to the image's own size.
@@ -47,18 +39,18 @@ def write_masks(model: TrainedModel, files: Sequence[str], masks: Sequence[Path]
         ) from None
 
 
-def _written(model: TrainedModel, file: str, path: Path, top: int) -> MaskedImage:
+def _written(model: Predictor, file: str, path: Path, top: int) -> PredictedImage:
     """Write the mask of one file."""
     try:
         mask = predicted_mask(model, read(Piece(file, file)))
     except UnreadableImage as error:
-        return MaskedImage(file, [], str(error))
-    task: MaskTask = model.task.values  # type: ignore[assignment]
+        return PredictedImage(file, [], str(error))
+    task: MaskTask = model.task.values
     with atomic.writing(path) as temporary:
         mask_image(mask, task).save(temporary, "PNG")
     shares = np.bincount(mask.reshape(-1), minlength=len(model.card["classes"])) / mask.size
     order = np.argsort(-shares, kind="stable")[:top]
-    return MaskedImage(file, [(model.card["classes"][n], float(shares[n])) for n in order if shares[n]], None, path)
+    return PredictedImage(file, [(model.card["classes"][n], float(shares[n])) for n in order if shares[n]])
 
 
 def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
@@ -76,7 +68,7 @@ def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
     return image
 
 
-def predicted_mask(model: TrainedModel, data: bytes) -> np.ndarray:
+def predicted_mask(model: Predictor, data: bytes) -> np.ndarray:
     """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
     values = model.card["input"]
     pixels, size = pixel_type_of(values).read(data, upright=values["exif_orientation"]), edges(values["size"])
