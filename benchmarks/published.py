@@ -15,11 +15,10 @@ from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
 from launcher.config.hardware import Hardware
 from launcher.models.build import build_model
+from launcher.plan.counted import CountedStep, Work, traced_samples
 from launcher.plan.plan import Plan, plan_for
-from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.machines import decoding_threads, thread_rate
 from launcher.prediction.prediction import Prediction, Predictor, main_bound
-from launcher.prediction.step_counts import traced_samples
 from launcher.prediction.step_trace import trace_steps
 
 _FILE = Path(__file__).with_name("published_rates.yaml")

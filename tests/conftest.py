@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from launcher.compute import probe
+from launcher.compute.host_memory import usable_memory
 from tests import kept_compositions
 from tests.data.sources.buckets import _s3_server, s3
 from tests.forked import fork_probes
@@ -67,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return a worker a core, as far as memory goes; three for two cores where they wait for processes."""
-    cores, fitting = probe.usable_cores(), (probe.usable_memory()[1] - _SERVER_BYTES) // _WORKER_BYTES
+    cores, fitting = probe.usable_cores(), (usable_memory().available - _SERVER_BYTES) // _WORKER_BYTES
     return max(1, min(cores * 3 // 2 if config.option.rest else cores, int(fitting)))
 
 

@@ -1,8 +1,8 @@
 """Synthetic counts of steps, in place of traces."""
 
+from launcher.plan.counted import CountedStep, Work
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
-from launcher.prediction.counted import CountedStep, Work
 
 
 def made_up(plan: Plan) -> list[CountedStep]:

@@ -2,19 +2,28 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from rich.filesize import decimal
 from rich.table import Table
 
+from launcher.compute.host_memory import usable_memory
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.fields import size_value
+from launcher.config.gpus import gpus
 from launcher.config.recipes import Published, find, load
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, print_json, progress_bars, table, verbatim
 from launcher.counts import count_of
-from launcher.launch.prepare import left_to_the_start, prepare_plan
+from launcher.data.workers import Report
+from launcher.doctor.machine import read_gpus
+from launcher.launch.memory import host_need
+from launcher.launch.prepare import Prepared, left_to_the_start, prepare_plan
+from launcher.plan.counted import step_bytes
 from launcher.plan.plan import Plan
 
 EXAMPLES = [
@@ -47,12 +56,13 @@ def main(arguments: argparse.Namespace) -> int:
     composed = arguments.composed or compose(arguments.overrides)
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_plan(composed, arguments.seen, report)
+        memory = _memory(prepared, report)
     plan, later = prepared.plan, [*left_to_the_start(prepared)]
     if arguments.json:
-        print_json({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later})
+        print_json({**_numbers(plan), "memory": memory, "notes": list(prepared.notes), "checked_at_the_start": later})
         return 0
     out, title = console(), plan.config.task.view_title
-    out.print(_facts(plan))
+    out.print(_facts(plan, memory))
     out.print(_table_of(_timetable(plan), title))
     if 1 < len(stages := _stages(plan)) <= _STAGES:
         out.print(_table_of(stages, title))
@@ -72,7 +82,7 @@ def _published(config: RunConfig) -> list[Published]:
     return sorted(recipe.about.published, key=lambda result: result.epochs != config.epochs)[:1]
 
 
-def _facts(plan: Plan) -> Table:
+def _facts(plan: Plan, memory: dict[str, int | None]) -> Table:
     config = plan.config
     micro = (
         f" in {count_of(plan.accumulation, 'micro-batch')} of {plan.rank_batch // plan.accumulation}"
@@ -96,8 +106,40 @@ def _facts(plan: Plan) -> Table:
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {count_of(plan.warmup_steps, 'step')} of warmup, then {curve}"),
         ("evaluation", f"every {config.eval_every}, {config.task.sizes(config)}"),
+        *(("memory", text) for text in [", ".join(_parts_of(memory))] if text),
     )
     return facts(rows)
+
+
+def _memory(prepared: Prepared, report: Report) -> dict[str, int | None]:
+    """Return the bytes that a run takes of the host, if that is this machine, and of a GPU, and those that these have.
+
+    A step on a CPU is not counted: its trace takes seconds.
+    """
+    plan, is_here = prepared.plan, prepared.packages_seen
+    host = host_need(plan, prepared.devices) if is_here else None
+    step = total = None
+    if prepared.devices.kind == "cuda":
+        from launcher.prediction.step_counts import counted_steps  # note: only for GPUs
+
+        report(f"counting a step of {plan.config.model.architecture}", 0, 1)
+        # note: a network of the user's that cannot be traced must not stop a plan
+        with suppress(Exception):
+            counted_steps(plan)
+        step, gpu = step_bytes(plan), gpus().get(str(plan.config.hardware.gpu))
+        of_these = [one.memory for one in read_gpus() or []] if is_here else [int(gpu.memory * 1e9)] if gpu else []
+        total = min(of_these, default=None)
+    available = usable_memory().available if is_here else None
+    return {"host": host, "host_available": available, "device": step, "device_total": total}
+
+
+def _parts_of(memory: dict[str, int | None]) -> Iterator[str]:
+    for name, whole, of in (("host", "host_available", " available"), ("device", "device_total", "")):
+        if (taken := memory[name]) is not None:
+            total = memory[whole]
+            yield f"{name} about {decimal(taken)}{f' of {decimal(total)}{of}' if total else ''}"
+    if memory["host"] is not None and memory["device"] is None:
+        yield "a step not counted"
 
 
 def _numbers(plan: Plan) -> dict[str, Any]:

@@ -117,19 +117,6 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
     return torch.cuda.device_count()
 
 
-def usable_memory() -> tuple[int, int]:
-    """Return total and available bytes of this machine, or of its container if the limit is lower."""
-    # note: a slow import
-    import psutil
-
-    total, available = (int(value) for value in psutil.virtual_memory()[:2])
-    try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):
-        return total, available
-    return min(total, limit), min(available, max(0, limit - used))
-
-
 def usable_cores() -> int:
     """Count the cores whose time this process may use: those of its mask, or fewer by its container's quota."""
     cores, quota = cores_of_mask(), allowed_cores()

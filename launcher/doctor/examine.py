@@ -14,7 +14,7 @@ from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.index import Images, Piece
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders.base import source_of
+from launcher.data.loaders.base import loader_of, source_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, splits
@@ -38,7 +38,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from machine.judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "set launch.device=cpu to train on the CPU")
-    yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
+    yield from examine_machine(ranks, *memory_needs(config, ranks), Path(config.runs))
     yield ok("Python", platform.python_version())
     yield machine.judge_pillow(PIL.__version__)
     yield machine.judge_decoder(config.dataloader)
@@ -55,13 +55,13 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from examine_data(config, report)
 
 
-def shared_memory_need(config: RunConfig, ranks: int) -> int:
-    """Return the bytes of all workers' prefetched batches: images at the full training size; 0 if unknown."""
-    loader = config.dataloader
-    if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
-        return 0
-    plan = Plan(config, ranks, 0)
-    return ranks * loader.workers_here(plan, ranks) * loader.prefetched_bytes(plan)
+def memory_needs(config: RunConfig, ranks: int) -> tuple[int, int]:
+    """Return the bytes of host memory of the ranks and their workers, and of shared memory for the batches ahead."""
+    loader = loader_of(config)
+    # note: it is measured at the start
+    plan = Plan(replace(config, batch_size=ranks) if config.batch_size == "auto" else config, ranks, 0)
+    workers = loader.workers_here(plan, ranks)
+    return loader.host_bytes(plan, ranks, workers), ranks * workers * loader.shared_bytes(plan)
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:

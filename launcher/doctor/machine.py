@@ -14,6 +14,7 @@ from typing import Literal
 
 from rich.filesize import decimal
 
+from launcher.compute.host_memory import HostMemory, usable_memory
 from launcher.compute.probe import (
     SYSTEM,
     ProbeResult,
@@ -22,7 +23,6 @@ from launcher.compute.probe import (
     free_shared_memory,
     numa_nodes,
     remedy_of_cuda,
-    usable_memory,
 )
 from launcher.config.choices import LoaderConfig
 from launcher.config.gpus import locked_torch
@@ -33,7 +33,6 @@ from launcher.errors import UserError
 from launcher.installation import how_to_add
 
 _CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
-_MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
 _SAFE_PILLOW = (12, 3)
 _QUERY = "index,name,driver_version,memory.total,memory.used,mig.mode.current"
@@ -71,11 +70,12 @@ def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
     return ok(name, observation)
 
 
-def memory(total: int, available: int, ranks: int) -> Finding:
-    name, observation = "memory", f"{decimal(available)} free of {decimal(total)}"
-    if available < _MEMORY_A_RANK * ranks:
-        advice = f"this many processes usually need {decimal(_MEMORY_A_RANK * ranks)}; end other programs"
-        return warning(name, observation, advice)
+def memory(usable: HostMemory, need: int) -> Finding:
+    """Judge the memory of the machine or its control group against the bytes that the processes of a run take."""
+    of = f"{decimal(usable.total)} of {usable.limit}"
+    name, observation = "memory", f"{decimal(usable.available)} free of {of}; a run takes about {decimal(need)}"
+    if usable.available < need:
+        return warning(name, observation, "reduce dataloader.workers or dataloader.prefetch, or end other programs")
     return ok(name, observation)
 
 
@@ -100,13 +100,12 @@ def disk(free: int, writable: bool, runs: Path) -> Finding:
     return ok(name, observation)
 
 
-def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
-    """Check this machine for a number of ranks, bytes of prefetched batches, and a folder for runs."""
+def examine_machine(ranks: int, need: int, batches: int, runs: Path) -> list[Finding]:
+    """Check this machine for ranks, bytes of their processes and prefetched batches, and a folder for runs."""
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
-    total, available = usable_memory()
     return [
         cores(cores_of_mask(), allowed_cores(), ranks),
-        memory(total, available, ranks),
+        memory(usable_memory(), need),
         shared_memory(free_shared_memory(), batches),
         disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs),
     ]

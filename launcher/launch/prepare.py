@@ -24,6 +24,7 @@ from launcher.errors import Problem, Problems
 from launcher.launch.auto_batch import note_on_batch, with_batch
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.launch.files_first import note_on_files, write_first
+from launcher.launch.memory import memory_notes
 from launcher.launch.network import with_checked_network, with_weights
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
@@ -116,7 +117,8 @@ def prepare(
         batch = prepared.plan.batch_size
         prepared = planned(prepared.devices, None, measures._replace(batch=lambda *_: batch))
     if packages:
-        prepared = replace(prepared, notes=[*note_on_files(composed, prepared.plan), *prepared.notes])
+        of_memory = memory_notes(prepared.plan, prepared.devices)
+        prepared = replace(prepared, notes=[*of_memory, *note_on_files(composed, prepared.plan), *prepared.notes])
     if measures is None:
         return prepared
     prepared = measures.steps(prepared)

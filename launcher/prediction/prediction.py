@@ -17,9 +17,9 @@ from launcher.config.gpus import Gpu
 from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
+from launcher.plan.counted import CountedStep
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
-from launcher.prediction.counted import CountedStep
 from launcher.prediction.faster import described, fastest
 from launcher.prediction.machines import loading_rate
 from launcher.prediction.rates import Parts, Rates, efficiencies

@@ -21,11 +21,11 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.installation import page
 from launcher.measure.estimate import StepTimes
+from launcher.plan.counted import cached_steps, computed
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.prediction.faster import is_open
 from launcher.prediction.rates import Rates
-from launcher.prediction.step_counts import cached_steps, computed
 from launcher.records.metrics import read_metrics
 from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder

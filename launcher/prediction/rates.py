@@ -11,7 +11,7 @@ from launcher.config.fields import is_on
 from launcher.config.gpus import Gpu
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
-from launcher.prediction.counted import CountedStep, Work
+from launcher.plan.counted import CountedStep, Work
 
 
 @cache

@@ -19,9 +19,9 @@ from launcher.algorithms.engine import Engine
 from launcher.config.targets import reason
 from launcher.data.batch import Moment
 from launcher.errors import Problem, UserError
+from launcher.plan.counted import CountedStep, Work
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
-from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.fusion import Kernel, compiled_kernels, eager_kernels
 from launcher.prediction.meta_tensors import nothing_computed
 from launcher.prediction.trace import DECOMPOSITIONS, Call, Trace

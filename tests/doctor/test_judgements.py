@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from launcher.compute import probe
+from launcher.compute.host_memory import HostMemory
 from launcher.compute.probe import ProbeResult
 from launcher.config.compose import compose
-from launcher.data.loaders import torchvision
+from launcher.data.loaders import base
 from launcher.doctor import machine
-from launcher.doctor.examine import examine_data, shared_memory_need
+from launcher.doctor.examine import examine_data, memory_needs
 from launcher.doctor.machine import Finding
 from tests.images import write_images
 
@@ -34,7 +35,7 @@ def test_every_line_except_ok_has_advice() -> None:
         *machine.judge_gpus([], 0, []),
         *machine.judge_gpus(None, 0, ["AMD Instinct MI300X"]),
         machine.cores(2, None, 8),
-        machine.memory(8 * 10**9, 10**9, 1),
+        machine.memory(HostMemory(8 * 10**9, 10**9, "the machine"), 2 * 10**9),
         machine.shared_memory(64 * 10**6, 10**9),
         machine.shared_memory(None, 0),
         machine.disk(10**8, True, Path("runs")),
@@ -203,8 +204,8 @@ def test_a_folder_for_runs_needs_space() -> None:
 
 def test_the_need_of_shared_memory_follows_batch_image_size_and_workers() -> None:
     words = ["recipe=mild", "batch_size=1024", "dataloader.workers=4", "dataloader.prefetch=3"]
-    assert shared_memory_need(compose(words).config, 1) == 1024 * 3 * 176 * 176 * 4 * 3
-    assert shared_memory_need(compose(["dataloader=synthetic"]).config, 1) == 0
+    assert memory_needs(compose(words).config, 1)[1] == 1024 * 3 * 176 * 176 * 4 * 3
+    assert memory_needs(compose(["dataloader=synthetic"]).config, 1)[1] == 0
 
 
 @pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 2), (16, 4, 4), (64, 2, 24)])
@@ -212,20 +213,21 @@ def test_the_need_of_shared_memory_counts_automatic_workers(
     cores: int, ranks: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "usable_cores", lambda: cores)
+    monkeypatch.setattr(base, "usable_memory", lambda: HostMemory(10**12, 10**12, "the machine"))
     config = compose(["recipe=mild", "batch_size=1024", "dataloader.prefetch=3"]).config
-    assert shared_memory_need(config, ranks) == 1024 * 3 * 176 * 176 * workers * 3
+    assert memory_needs(config, ranks)[1] == 1024 * 3 * 176 * 176 * workers * 3
 
 
 def test_automatic_workers_of_all_ranks_have_half_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "usable_cores", lambda: 64)
     of_a_worker = 512 * 3 * 176 * 176 * 2
-    monkeypatch.setattr(torchvision, "free_shared_memory", lambda: 2 * 2 * 5 * of_a_worker + 1)
+    monkeypatch.setattr(base, "free_shared_memory", lambda: 2 * 2 * 5 * of_a_worker + 1)
     config = compose(["recipe=mild", "batch_size=1024"]).config
-    assert shared_memory_need(config, 2) == 2 * 5 * of_a_worker
+    assert memory_needs(config, 2)[1] == 2 * 5 * of_a_worker
     typed = compose(["recipe=mild", "batch_size=1024", "dataloader.workers=30"]).config
-    assert shared_memory_need(typed, 2) == 2 * 30 * of_a_worker
-    monkeypatch.setattr(torchvision, "free_shared_memory", lambda: of_a_worker)
-    assert shared_memory_need(config, 2) == 2 * of_a_worker, "one worker at least"
+    assert memory_needs(typed, 2)[1] == 2 * 30 * of_a_worker
+    monkeypatch.setattr(base, "free_shared_memory", lambda: of_a_worker)
+    assert memory_needs(config, 2)[1] == 2 * of_a_worker, "one worker at least"
 
 
 def test_data_are_counted_or_a_problem(tmp_path: Path) -> None:

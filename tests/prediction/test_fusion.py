@@ -7,7 +7,7 @@ from torch import nn
 
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
-from launcher.prediction.counted import CountedStep, Work
+from launcher.plan.counted import CountedStep, Work
 from launcher.prediction.fusion import compiled_kernels, eager_kernels
 from launcher.prediction.rates import Rates, efficiencies
 from launcher.prediction.trace import Call

@@ -7,8 +7,8 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher.config.groups import machines
+from launcher.plan.counted import CountedStep, Work
 from launcher.plan.plan import plan_for
-from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.machines import gpu_of, loading_rate
 from launcher.prediction.offers import between_checkpoints, offers
 from launcher.prediction.prediction import Predictor

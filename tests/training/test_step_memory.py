@@ -1,11 +1,13 @@
 """A step that runs out of memory, and what its error suggests."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from launcher.errors import UserError
+from launcher.training import worker
 from launcher.training.worker import explain_out_of_memory
 from tests.trainers import build
 
@@ -27,6 +29,14 @@ def test_a_step_that_does_not_fit_suggests_half_the_batch(words: list[str], mess
         too_much()
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_counted_step_is_stated_and_bounds_what_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "step_bytes", lambda plan: 60 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=20 * 10**9))
+    with pytest.raises(UserError) as raised, explain_out_of_memory(build("recipe=baseline").plan):
+        raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 20 GiB.")
+    assert "; the counted step takes 60.0 GB of 20.0 GB; device_batch_size=2 keeps" in str(raised.value)
 
 
 def test_other_errors_and_those_of_an_evaluation_do_not_change() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from launcher.compute.probe import usable_memory
+from launcher.compute.host_memory import usable_memory
 from launcher.config.fields import in_ratio
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.crops import Fill, centre_boxes, random_crops, whole_boxes
@@ -57,7 +57,7 @@ def open_readers(opening: Opening) -> tuple[Reader, Reader]:
         named = in_classes_of(opening.classes, *named, train.path)
     check_counts(plan, len(named[0]) if named else max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val)]
-    preload, line = choose(values.os_cache, sizes, usable_memory()[1])
+    preload, line = choose(values.os_cache, sizes, usable_memory().available)
     if shard.rank == 0:
         print(line, flush=True)
     fill = fill_of(config.dataset, config.image.fit)

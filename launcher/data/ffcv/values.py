@@ -27,6 +27,7 @@ class FFCVValues(DecodingLoader):
 
     # note: threads share one memory, processes do not
     most_workers = sys.maxsize
+    in_processes = False
 
     name: Literal["ffcv"]
     workers: Count | Literal["auto"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher.compute.probe import rank_cores
+from launcher.compute.host_memory import usable_memory
+from launcher.compute.probe import free_shared_memory, has_driver, rank_cores
 from launcher.config.choices import LoaderConfig
+from launcher.config.declaration import Size
 from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 # Loader processes of a rank by default.
 MOST_PROCESSES = 24
+# Bytes of processes, measured on a CPU as PSS (shared memory divided among those that share it), with 0 to 4 workers of
+# `train recipe=mild model=resnet18`: the command, a rank without its step, the rank's fork server, and a worker's two
+# processes, of which one reads for evaluations. That of a rank with a CUDA context is assumed.
+_COMMAND, _RANK, _CUDA_RANK, _SERVER, _WORKER = 400 * 10**6, 800 * 10**6, 3 * 10**9, 380 * 10**6, 50 * 10**6
+# Batches that a worker holds beside those ahead: as decoded, and stacked.
+_MADE = 2
 Notes = list[str]
 
 
@@ -90,33 +99,88 @@ class Loader(LoaderConfig):
         """Return the workers of a rank that has so many cores."""
         return 0
 
+    def most_workers_here(self, plan: Plan, ranks: int) -> dict[str, int]:
+        """Return the workers of each of the ranks on this machine that its cores, and its memory with `auto`, allow."""
+        return {"cores": self.worker_count(rank_cores(ranks))}
+
     def workers_here(self, plan: Plan, ranks: int) -> int:
         """Return the workers of each of the ranks on this machine."""
-        return self.worker_count(rank_cores(ranks))
+        return min(self.most_workers_here(plan, ranks).values())
 
     @property
     def batches_ahead(self) -> int:
         """The batches that each worker loads ahead."""
         return 0
 
+    def shared_bytes(self, plan: Plan) -> int:
+        """Return the shared memory of the batches that a worker loads ahead, in bytes."""
+        return 0
+
+    def host_bytes(self, plan: Plan, ranks: int, workers: int) -> int:
+        """Return the host memory of a run with so many ranks here and workers of each, without a CPU's steps."""
+        on_gpus = plan.config.launch.device != "cpu" and has_driver()
+        return _COMMAND + ranks * (_CUDA_RANK if on_gpus else _RANK)
+
 
 @dataclass(frozen=True, config=STRICT)
-class DecodingLoader(Loader):
-    """Base of the values of loaders that decode images in workers."""
+class WorkerLoader(Loader):
+    """Base of the values of loaders that decode images in workers, which are processes or threads."""
 
-    most_workers: ClassVar[int]
+    most_workers: ClassVar[int] = MOST_PROCESSES
+    in_processes: ClassVar[bool] = True
 
     workers: int | Literal["auto"]
     prefetch: Count
-    decoder: str
-    dct_scaling: bool
 
     def worker_count(self, cores: int) -> int:
         return min(self.most_workers, cores) if self.workers == "auto" else self.workers
 
+    def most_workers_here(self, plan: Plan, ranks: int) -> dict[str, int]:
+        """Return them; with `auto`, half of shared memory holds all batches ahead, half of the host's all processes."""
+        most = super().most_workers_here(plan, ranks)
+        if self.workers != "auto" or not self.in_processes:
+            return most
+        if (free := free_shared_memory()) is not None:
+            most["shared memory"] = max(1, free // 2 // (ranks * self.shared_bytes(plan)))
+        most["host memory"] = max(1, self.fitting_workers(plan, ranks, most["cores"], usable_memory().total // 2))
+        return most
+
+    def fitting_workers(self, plan: Plan, ranks: int, most: int, memory: int) -> int:
+        """Return the workers of each rank, `most` or fewer, with which a run takes at most so many bytes; or 0."""
+        return next((count for count in range(most, 0, -1) if self.host_bytes(plan, ranks, count) <= memory), 0)
+
     @property
     def batches_ahead(self) -> int:
         return self.prefetch
+
+    def image_bytes(self, plan: Plan, size: Size) -> int:
+        """Return the bytes of an image of a batch."""
+        import numpy as np  # note: every command reads the values in this file
+
+        from launcher.data.pixel_types import PixelType
+
+        of_type = PixelType.of(plan.config.dataset)
+        return of_type.channels * np.dtype(of_type.loaded).itemsize * math.prod(size)
+
+    def shared_bytes(self, plan: Plan) -> int:
+        return self.in_processes * self.prefetch * plan.rank_batch * self.image_bytes(plan, plan.full_size)
+
+    def host_bytes(self, plan: Plan, ranks: int, workers: int) -> int:
+        """Return it with the workers, and the batches of training or evaluation, whichever are more."""
+        batches = workers * (self.prefetch + _MADE) if self.in_processes else self.prefetch + 1
+        evaluated = min(batches * plan.rank_eval_batch, (plan.config.dataset.val_samples or 0) // plan.world_size)
+        training = batches * plan.rank_batch * self.image_bytes(plan, plan.full_size)
+        evaluation = evaluated * self.image_bytes(plan, plan.loaded_evaluation_size)
+        processes = workers * _WORKER + _SERVER if workers and self.in_processes else 0
+        return super().host_bytes(plan, ranks, workers) + ranks * (processes + max(training, evaluation))
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecodingLoader(WorkerLoader):
+    """Base of the values of loaders that choose how JPEGs are decoded."""
+
+    decoder: str
+    dct_scaling: bool
 
 
 def source_of(config: RunConfig) -> Source:

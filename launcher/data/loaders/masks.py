@@ -6,11 +6,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count
-from launcher.data.loaders.base import MOST_PROCESSES, Loader
+from launcher.data.loaders.base import WorkerLoader
 
 
 @dataclass(frozen=True, config=STRICT)
-class MaskLoader(Loader):
+class MaskLoader(WorkerLoader):
     """Images with masks from two folders of files, decoded in loader processes."""
 
     gives = "mask"
@@ -19,10 +19,3 @@ class MaskLoader(Loader):
     name: Literal["masks"]
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]
     prefetch: Count
-
-    def worker_count(self, cores: int) -> int:
-        return min(MOST_PROCESSES, cores) if self.workers == "auto" else self.workers
-
-    @property
-    def batches_ahead(self) -> int:
-        return self.prefetch
