@@ -14,7 +14,7 @@ from launcher.data.inspection import inspect_data
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, create
 from launcher.training import checkpoint
-from launcher.weights.trained_model import trained_network
+from launcher.training.networks import run_network
 from tests.trainers import alone
 
 SMALL = [
@@ -48,7 +48,7 @@ def state_of(run: RunFolder) -> dict[str, Any]:
 
 def network_of(run: RunFolder) -> nn.Module:
     """Return the network of a finished run, in evaluation mode."""
-    return trained_network(plan_for(resolved.read(run.config), 1), state_of(run)).eval()
+    return run_network(plan_for(resolved.read(run.config), 1), state_of(run)["weights"]).eval()
 
 
 def prepared(run: RunFolder, image: Image.Image) -> Tensor:

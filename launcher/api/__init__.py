@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli import auto
-from launcher.cli import predict as predicting
 from launcher.cli.listed_runs import ListedRun
 from launcher.cli.listed_runs import list_runs as listed
+from launcher.cli.predict import load_model
 from launcher.config.compose import Composed
 from launcher.config.compose import compose as composed
 from launcher.config.resolved import read
@@ -27,6 +27,7 @@ from launcher.launch.prepare import prepare_plan
 from launcher.plan.plan import Plan
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.records.run_folder import RunFolder, existing
+from launcher.weights.card import find_trained
 
 if TYPE_CHECKING:
     from launcher.launch.start import Ended
@@ -107,9 +108,7 @@ def load(path: str | Path, *, best: bool = False) -> TrainedModel:
 
     Raises UserError if there is no checkpoint.
     """
-    exported = predicting.exported_at(str(path))
-    folder = None if exported else existing(str(path), saved=True)
-    return predicting.load_model(exported, folder, read(folder.config) if folder else composed([]).config, best=best)
+    return load_model(*find_trained(str(path)), best=best)
 
 
 def predict(

@@ -11,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from launcher.config.choices import HUB
 from launcher.config.compose import compose
 from launcher.config.options import code_of
-from launcher.config.resolved import read, with_views
+from launcher.config.resolved import with_views
 from launcher.config.schema import RunConfig, Views
 from launcher.config.tasks import flag_of
-from launcher.data.listing import is_file
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
-from launcher.records.run_folder import RunFolder, existing
+from launcher.records.run_folder import RunFolder
 from launcher.tasks.presenters import MASKS, TOKENS, TOP
-from launcher.weights.card import CARD, ONNX, WEIGHTS, from_hub, read_card
+from launcher.weights.card import find_trained
 
 if TYPE_CHECKING:
     from launcher.weights.trained_model import TrainedModel
@@ -62,14 +60,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     _check_counts(arguments)
-    exported = exported_at(arguments.run)
-    folder = None if exported else existing(arguments.run, saved=True)
-    config = read(folder.config) if folder else compose([]).config
     # note: an invalid config, card or word is refused before the import of torch, which takes seconds
-    trained_as = read_card(exported / CARD)[0] if exported else config
-    trained_as.task.refuse_flags(vars(arguments), arguments.run)
-    presenter = code_of(type(trained_as.task)).presenter(arguments, trained_as)
-    code: int = presenter.present(load_model(exported, folder, config, best=arguments.best, views=arguments.views))
+    source, config = find_trained(arguments.run)
+    config.task.refuse_flags(vars(arguments), arguments.run)
+    presenter = code_of(type(config.task)).presenter(arguments, config)
+    code: int = presenter.present(load_model(source, config, best=arguments.best, views=arguments.views))
     return code
 
 
@@ -82,41 +77,16 @@ def _check_counts(arguments: argparse.Namespace) -> None:
         raise UserError(Problem("must be a number from 0 on", "--temperature", arguments.temperature))
 
 
-def exported_at(path: str) -> Path | None:
-    """Return the folder of an export: its own path, that of its weights, or its download; None for a run folder.
-
-    Raises UserError for any other file, and for an export without weights or model card.
-    """
-    if path.startswith(HUB):
-        folder = from_hub(path)
-        if not is_file(folder / CARD):
-            raise UserError(f"{path} has no {CARD}, so it is no published run; set model.weights to use its weights")
-        return folder
-    folder = Path(path)
-    if is_file(folder):
-        if folder.name not in (WEIGHTS, ONNX):
-            raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
-        folder = folder.parent
-    elif RunFolder(folder).exists() or not any(is_file(folder / name) for name in (CARD, ONNX)):
-        return None
-    if not is_file(folder / WEIGHTS):
-        raise UserError(
-            f"{folder} has no {WEIGHTS}; type train export RUN to write it, or run the lines of an ONNX export's card"
-        )
-    return folder
-
-
-def load_model(
-    exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool, views: Views | None = None
-) -> TrainedModel:
-    """Load the network of an export, or else of a run and its config, on the device of this machine.
+def load_model(source: RunFolder | Path, config: RunConfig, *, best: bool, views: Views | None = None) -> TrainedModel:
+    """Load the network of a run or an export (`find_trained`) on the device of this machine.
 
     views: `image.eval_views`, that of the run or export without one.
     """
     from launcher.weights.trained_model import exported_model, load_checkpoint, trained_model
 
-    kind = decide(replace(config.launch, nproc=1)).kind
-    if folder:
-        return trained_model(plan_for(with_views(config, views), 1), load_checkpoint(folder, best=best), kind)
-    assert exported is not None
-    return exported_model(exported, kind, views)
+    # note: the devices of an export's run are those of another machine
+    launch = config.launch if isinstance(source, RunFolder) else compose([]).config.launch
+    kind = decide(replace(launch, nproc=1)).kind
+    if isinstance(source, RunFolder):
+        return trained_model(plan_for(with_views(config, views), 1), load_checkpoint(source, best=best), kind)
+    return exported_model(source, kind, views)

@@ -20,22 +20,22 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder
 
 
-def initial_network(plan: Plan) -> nn.Module:
-    """Return the run's network with initial weights, on the CPU."""
+def run_network(plan: Plan, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Return the run's network with these weights, or initial ones, on the CPU."""
     config = plan.config
     outputs = config.task.outputs(config.dataset)
     engine = Engine(Context(plan, outputs))
     network = build_model(config.model, outputs, config.loss, config.seed, config.dataset.channels)
     engine.change_model(network)
+    if weights is not None:
+        network.load_state_dict(dict(weights))
     return network
 
 
 def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -> Teacher:
     """Return the network that a run of this config trains as a teacher, on the CPU; weights: None for initial ones."""
     plan = plan_for(config, 1)
-    network = initial_network(plan)
-    if weights is not None:
-        network.load_state_dict(dict(weights))
+    network = run_network(plan, weights)
     return Teacher(network.eval().requires_grad_(False), plan.full_size, *config.dataset.normalization)
 
 

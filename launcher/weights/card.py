@@ -11,7 +11,7 @@ from launcher.config.resolved import note, read, typed_run
 from launcher.config.schema import RunConfig
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
-from launcher.records.run_folder import RunFolder
+from launcher.records.run_folder import RunFolder, existing
 
 CARD, WEIGHTS, ONNX = "model_card.json", "model.safetensors", "model.onnx"
 # That of timm, or of the transformers library.
@@ -40,6 +40,38 @@ def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
         hint = f"did you mean {path.parent / similar}?" if similar else usual
         raise problem(weights, f"is not a file, run folder or export; {hint}")
     return path, None
+
+
+def find_trained(path: str) -> tuple[RunFolder | Path, RunConfig]:
+    """Return a run folder with a checkpoint, or the folder of an export or its download, and the config of its run.
+
+    Raises UserError for any other path, and for an export without weights or model card.
+    """
+    if exported := _exported_at(path):
+        return exported, read_card(exported / CARD)[0]
+    folder = existing(path, saved=True)
+    return folder, read(folder.config)
+
+
+def _exported_at(path: str) -> Path | None:
+    """Return the folder of an export: its own path, that of its weights, or its download; None for a run folder."""
+    if path.startswith(HUB):
+        folder = from_hub(path)
+        if not (folder / CARD).is_file():
+            raise UserError(f"{path} has no {CARD}, so it is no published run; set model.weights to use its weights")
+        return folder
+    folder = Path(path)
+    if folder.is_file():
+        if folder.name not in (WEIGHTS, ONNX):
+            raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
+        folder = folder.parent
+    elif RunFolder(folder).exists() or not any((folder / name).is_file() for name in (CARD, ONNX)):
+        return None
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(
+            f"{folder} has no {WEIGHTS}; type train export RUN to write it, or run the lines of an ONNX export's card"
+        )
+    return folder
 
 
 def from_hub(text: str, key: str | None = None) -> Path:

@@ -26,13 +26,12 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import outside_steps
+from launcher.training.networks import run_network
 from launcher.weights.card import ONNX, network_changes
 from launcher.weights.export_check import ExportCheck, agrees, check_export
-from launcher.weights.export_files import write_card, write_weights
-from launcher.weights.export_graph import write_onnx
-from launcher.weights.hugging_face import as_gpt2
-from launcher.weights.program import SERVE, program
-from launcher.weights.trained_model import load_checkpoint, model_card, trained_network
+from launcher.weights.export_files import as_gpt2, write_card, write_weights
+from launcher.weights.onnx_program import SERVE, card_lines, write_onnx
+from launcher.weights.trained_model import load_checkpoint, model_card
 
 _BATCH = 64
 # Of a batch.
@@ -64,14 +63,14 @@ def export_run(
     state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
-        network = trained_network(plan, state).eval()
+        network = run_network(plan, state["weights"]).eval()
     with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
         card = model_card(plan, state, images.reader.classes if images else None)
         task = build_task(config, facts=card["task"])
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
             of_text, of_pixels = task.values.axes == 1, task.values.labelled == "pixels"
-            lines = program(card, of_text=of_text, of_pixels=of_pixels)
+            lines = card_lines(card, of_text=of_text, of_pixels=of_pixels)
             card |= {"load": lines, "serve": SERVE, "note": None}
             write_onnx(network, task, staged / ONNX)
         else:

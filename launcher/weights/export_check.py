@@ -25,7 +25,7 @@ from launcher.plan.plan import Plan
 from launcher.tasks import Task
 from launcher.training.evaluation import Totals, outside_steps
 from launcher.weights.card import ONNX
-from launcher.weights.export_graph import ExportGraph
+from launcher.weights.onnx_program import ExportGraph
 from launcher.weights.trained_model import exported_model
 
 # Error of an output relative to the largest one of a batch: onnxruntime sums in another order than torch.

@@ -13,8 +13,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from launcher.config.schema import RunConfig
-from launcher.models.causal_transformer import own_names
-from launcher.weights.card import CARD, WEIGHTS, network_changes
+from launcher.data.text.tokenizer import BYTES
+from launcher.models.causal_transformer import is_turned, own_names
+from launcher.models.gpt import GPTModel
+from launcher.weights.card import CARD, LIBRARY_CONFIG, WEIGHTS, network_changes
 
 # In the card of weights, whose network does less than the run's predictions.
 ONE_VIEW = (
@@ -28,6 +30,7 @@ IN_UNIT = (
 _LOAD = "import launcher; network = launcher.load('.').network"
 # The values of the changes of the network, in the card and in the metadata of the weights.
 _CHANGES = "surgery"
+_TOKENIZER = "tokenizer.json"
 
 
 def write_weights(weights: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any]) -> None:
@@ -70,6 +73,38 @@ def network_card(config: RunConfig) -> dict[str, Any]:
         "load": load,
         _CHANGES: changes,
     }
+
+
+def as_gpt2(
+    config: RunConfig, weights: Mapping[str, Tensor], card: Mapping[str, Any]
+) -> tuple[Mapping[str, Tensor], dict[str, str]]:
+    """Return what Hugging Face's `GPT2LMHeadModel.from_pretrained(FOLDER)` loads: its names of weights, texts of files.
+
+    Weights are unchanged, without files, if the network is not GPT-2's. card: with `outputs`, `input` and `task`.
+    """
+    model = config.model
+    if not isinstance(model, GPTModel) or not model.is_gpt2 or network_changes(config):
+        return weights, {}
+    names = {f"transformer.{name}": tensor.T if is_turned(name) else tensor for name, tensor in weights.items()}
+    end = card["input"]["end"]
+    values = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": card["outputs"],
+        "n_positions": model.context,
+        "n_embd": model.width,
+        "n_layer": model.depth,
+        "n_head": model.heads,
+        "n_inner": model.mlp_width,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), model.dropout),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), end),
+        "tie_word_embeddings": True,
+    }
+    tokenizer = card["task"].get("tokenizer") or BYTES
+    files = {LIBRARY_CONFIG: json.dumps(values, indent=2) + "\n"}
+    return names, files if tokenizer == BYTES else {**files, _TOKENIZER: tokenizer}
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, Any] | None]:

@@ -25,7 +25,7 @@ from launcher.models.parameters import parameters_of_head
 from launcher.models.resnet import TorchvisionModel
 from launcher.models.smp import ENCODER
 from launcher.plan.plan import plan_for
-from launcher.training.networks import initial_network
+from launcher.training.networks import run_network
 from launcher.weights.card import network_changes, problem
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights
@@ -64,7 +64,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
         message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
     config, changes = _with_network_of(source, config, typed)
-    network = initial_network(plan_for(config, 1))
+    network = run_network(plan_for(config, 1))
     _check_changes(source, config)
     weights, head = _matched(network, source, classes, config)
     notes = [f"initial weights from {source.origin}: {head}"]

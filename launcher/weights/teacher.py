@@ -19,7 +19,7 @@ from launcher.errors import Problem, UserError
 from launcher.files import atomic
 from launcher.models.timm import timm_architectures
 from launcher.plan.plan import plan_for
-from launcher.training.networks import check_teacher, initial_network, teacher_file, teacher_of
+from launcher.training.networks import check_teacher, run_network, teacher_file, teacher_of
 from launcher.weights.load import SourceWeights, load_weights
 
 
@@ -118,7 +118,7 @@ def copy_teacher(config: RunConfig, path: Path) -> None:
 
 def _note(config: RunConfig, own: RunConfig) -> str:
     plan, teacher = plan_for(config, 1), teacher_of(own)
-    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan), plan.full_size) / 3
+    added = _operations(teacher.network, teacher.size) / _operations(run_network(plan), plan.full_size) / 3
     return (
         f"the teacher, {own.model.architecture} at {size_text(teacher.size)} px, adds {added:.0%} to the operations "
         f"of a step of {size_text(plan.full_size)} px"

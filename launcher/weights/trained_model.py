@@ -33,7 +33,7 @@ from launcher.tasks import Details, Task, build_task
 from launcher.tasks.presenters import PredictedImage
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation, evaluate, outside_steps
-from launcher.training.networks import initial_network
+from launcher.training.networks import run_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import set_backend
 from launcher.version import __version__
@@ -114,17 +114,10 @@ def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
     config, device = plan.config, use_device(kind, 0)
     set_backend(config)
     with checkpoint.matching_run(state, config):
-        network = trained_network(plan, state)
+        network = run_network(plan, state["weights"])
     precision = choose_precision(config, device)
     task = build_task(config, precision.dtype, state.get("task"))
     return TrainedModel(network.eval().to(device), model_card(plan, state, None), precision, device, task)
-
-
-def trained_network(plan: Plan, state: dict[str, Any]) -> nn.Module:
-    """Return the network that the run evaluates, on the CPU."""
-    network = initial_network(plan)
-    network.load_state_dict(state["weights"])
-    return network
 
 
 def model_card(plan: Plan, state: dict[str, Any], classes: list[str] | None) -> dict[str, Any]:

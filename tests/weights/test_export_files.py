@@ -21,7 +21,7 @@ from launcher.tasks import build_task
 from launcher.weights.card import network_changes
 from launcher.weights.export_check import agrees
 from launcher.weights.export_files import network_card, read_weights, write_weights
-from launcher.weights.export_graph import ExportGraph, write_onnx
+from launcher.weights.onnx_program import ExportGraph, write_onnx
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"

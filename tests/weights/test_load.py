@@ -21,7 +21,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.parameters import parameters_of_head
 from launcher.plan.plan import plan_for
-from launcher.training.networks import initial_network
+from launcher.training.networks import run_network
 from launcher.weights.pretrained import Pretrained, pretrained_weights
 from tests.commands import refused
 from tests.networks import tiny
@@ -139,7 +139,7 @@ def test_files_by_the_names_of_their_authors_load(
 ) -> None:
     words, write = FILES[kind]
     file, arguments = tmp_path / f"file.{ending}", ["model=timm", *words, f"model.weights={tmp_path}/file.{ending}"]
-    network = initial_network(plan_for(config_of(*arguments), 1))
+    network = run_network(plan_for(config_of(*arguments), 1))
     random = torch.Generator().manual_seed(0)
     drawn = {
         name: torch.randn(one.shape, generator=random) if one.is_floating_point() else one
@@ -163,7 +163,7 @@ def test_files_by_the_names_of_their_authors_load(
 
 def test_a_bias_of_dinov3_that_the_network_lacks_is_refused(tmp_path: Path) -> None:
     words = ["model=timm", *FILES["DINOv3"][0], f"model.weights={tmp_path}/file.safetensors"]
-    content = dino3(initial_network(plan_for(config_of(*words), 1)).state_dict())
+    content = dino3(run_network(plan_for(config_of(*words), 1)).state_dict())
     save_file({**content, "blocks.0.attn.qkv.bias": torch.ones(3 * 384)}, tmp_path / "file.safetensors")
     with pytest.raises(UserError, match=r"blocks\.0\.attn\.qkv\.bias"):
         start(*words)
