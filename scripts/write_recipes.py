@@ -15,7 +15,7 @@ _BETWEEN = re.compile(r"(<!-- recipes: [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL
 
 def written(text: str) -> str:
     """Return README with the current table between its marks."""
-    head = "| recipe | what it is | published top-1 % | minutes | on |\n|---|---|---|---|---|"
+    head = "| recipe | what it is | published top-1 % | minutes, on |\n|---|---|---|---|"
     rows = [f"| `{one.name}` | {one.about.summary} | {_figures(one.about.published)} |"
             for one in listing() if one.about.published]  # fmt: skip
     table = "\n".join([head, *rows])
@@ -26,7 +26,7 @@ def _figures(results: Sequence[Published]) -> str:
     """Return accuracies, minutes and machine of the results on the first machine."""
     first = [one for one in results if one.hardware == results[0].hardware]
     minutes = [f"{one.minutes:g}" for one in first if one.minutes is not None]
-    return f"{_span([one.quality for one in first])} | {_span(minutes) or '–'} | {results[0].hardware}"
+    return f"{_span([one.quality for one in first])} | {', '.join(filter(None, (_span(minutes), results[0].hardware)))}"
 
 
 def _span(texts: Sequence[str]) -> str:
