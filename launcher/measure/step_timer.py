@@ -24,7 +24,7 @@ def capture(run: Trainer, capturer: type[Capturer] = Capturer) -> int:
     step, value = run.train_step, run.config.cuda_graphs
     if not is_on(value) or why_not_captured(run.ranks, step.engine, step.optimizer) is not None:
         return 0
-    step.capture(CapturedSteps(capturer(run.ranks.device), value))
+    step.captured = CapturedSteps(capturer(run.ranks.device), value)
     return captured.WARMUP_STEPS
 
 

@@ -7,9 +7,10 @@ from torch import nn
 
 
 @contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Make batch norm normalize by the batch without updating its running statistics."""
-    tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+def frozen_statistics(model: nn.Module, *, frozen: bool = True) -> Iterator[None]:
+    """Make batch norm normalize by the batch without updating its running statistics, if they are to be frozen."""
+    norms = [one for one in model.modules() if frozen and isinstance(one, nn.modules.batchnorm._BatchNorm)]
+    tracking = [norm for norm in norms if norm.track_running_stats]
     for module in tracking:
         module.track_running_stats = False
     try:

@@ -48,7 +48,7 @@ class TrainStep:
     A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
     result: it finds the state before them, and repeats them. Averages are updated by `engine.after_step` once the host
     has read that the step was not dropped. `buckets` average the gradients of several ranks. `apply` computes changes
-    of a batch that compiled code or graphs can repeat.
+    of a batch, compiled or not; with `captured` CUDA graphs repeat these changes and the training.
     """
 
     plan: Plan
@@ -82,7 +82,7 @@ class TrainStep:
 
         inputs, labels: as loaded, on the device; indices: int64 [B] on the CPU.
         """
-        view = self.plan.view(moment.step)
+        view, lr = self.plan.view(moment.step), self.plan.lr(moment.step)
         if self.plan.config.model.draws or self.plan.config.code:
             # note: such as timm's dropout and stochastic depth, or a loss of the user's
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
@@ -91,7 +91,10 @@ class TrainStep:
         if self.captured:
             self.captured.start_step(view)
         batch = self.prepare(Batch(inputs, labels, indices, moment))
-        self._send(self.plan.lr(moment.step), requests)
+        numbers = torch.tensor([lr, requests.stop, requests.save], dtype=torch.float32)
+        self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)
+        self.optimizer.step_number, self.optimizer.rate = moment.step, float(np.float32(lr))
+        set_lr(self.optimizer, self._numbers[0])
         values = self._replay(self.captured, batch) if self.captured else self.train(batch)
         HEARTBEAT.beat()
         return StepOutcome(moment, indices, values, self._dropping.zero_)
@@ -99,42 +102,33 @@ class TrainStep:
     def prepare(self, batch: Batch) -> Batch:
         """Make the task's targets from labels; change and prepare the batch in the order of the plan."""
         batch = replace(batch, targets=self.task.targets(batch.targets))
-        return self.engine.change_batch(batch, self.task.prepare, self.apply)
-
-    def capture(self, captured: CapturedSteps) -> None:
-        """Train by CUDA graphs from now on."""
-        self.captured = captured
-        if self.engine.can_repeat_changes:
-            self.apply = captured.change
+        apply = self.captured.change if self.captured and self.engine.can_repeat_changes else self.apply
+        return self.engine.change_batch(batch, self.task.prepare, apply)
 
     def _replay(self, captured: CapturedSteps, batch: Batch) -> Tensor:
         """Train by a graph for each set of algorithms that compute or change gradients at the step."""
         kind, together = self.engine.kind(batch.moment.step), self.buckets is not None
         step = lambda inputs, targets: [self.train(replace(batch, inputs=inputs, targets=targets))]  # noqa: E731
-        (values,) = captured(kind, step, batch.inputs, batch.targets, together=together)
-        return values.clone()
-
-    def _send(self, lr: float, requests: Requests) -> None:
-        """Copy the host's values of this step to the device asynchronously."""
-        numbers = torch.tensor([lr, requests.stop, requests.save], dtype=torch.float32)
-        self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)
-        self.optimizer.rate = float(np.float32(lr))
-        set_lr(self.optimizer, self._numbers[0])
+        return captured(kind, step, batch.inputs, batch.targets, together=together)[0].clone()
 
     def train(self, batch: Batch) -> Tensor:
         """Run forward, backward and update on a prepared batch; return the values of `StepOutcome`."""
         self.scaler.start_step()
         self._statistics.take()
-        self.optimizer.step_number = batch.moment.step
         self.optimizer.before_gradients(partial(self._forward, batch))
-        with frozen_statistics(self.model) if self.optimizer.updates_statistics else nullcontext():
+        with frozen_statistics(self.model, frozen=self.optimizer.updates_statistics):
             loss = self.engine.compute_gradients(batch, self.model, self.gradients)
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self._parameters))])
         flags = self._flags(values)
         dropped = torch.maximum(flags[1], self._dropping)
         self.engine.change_gradients(self.model, batch.moment)
-        self._update(dropped)
+        self.optimizer.found_inf = dropped if self._skips_by_flag else None
+        # note: the host reads the flag only where the device cannot
+        if self._skips_by_flag or not dropped:
+            self.optimizer.step()
+        if self.scaler.is_enabled():
+            self.scaler.conclude(self.optimizer, dropped, self._dropping)
         # note: the forward pass of a dropped step has changed the running statistics
         self._statistics.restore_unless(dropped == 0)
         torch.maximum(self._dropping, flags[0], out=self._dropping)
@@ -143,20 +137,17 @@ class TrainStep:
     def gradients(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
         """Run forward and backward in `accumulation` micro-batches; leaves scaled gradients in `.grad`."""
         self.optimizer.zero_grad(set_to_none=True)
-        count, total = self.plan.accumulation, None
-        for number, (inputs, targets) in enumerate(self._micro_batches(batch), 1):
-            averages = self.buckets if synchronize and number == count else None
-            with (
-                averages.averaging() if averages else nullcontext(),
-                nullcontext() if update_statistics else frozen_statistics(self.model),
-            ):
-                loss: Tensor = self.objective(inputs, targets)
-                if count > 1:
-                    loss = loss / count
-                self.scaler.scale(loss).backward()
-            total = loss.detach() if total is None else total + loss.detach()
-        assert total is not None
-        return total
+        count, losses = self.plan.accumulation, list[Tensor]()
+        with frozen_statistics(self.model, frozen=not update_statistics):
+            for inputs, targets in self._micro_batches(batch):
+                is_last = len(losses) == count - 1
+                with self.buckets.averaging() if self.buckets and synchronize and is_last else nullcontext():
+                    loss: Tensor = self.objective(inputs, targets)
+                    if count > 1:
+                        loss = loss / count
+                    self.scaler.scale(loss).backward()
+                losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
 
     def _forward(self, batch: Batch) -> None:
         for inputs, targets in self._micro_batches(batch):
@@ -177,12 +168,3 @@ class TrainStep:
         if self.scaler.is_enabled():
             counting = torch.stack([overflows[0] | (overflows[1] & self.scaler.counts()), counting[1]])
         return max_over_ranks(torch.cat([counting.float(), self._numbers[1:]]))
-
-    def _update(self, dropped: Tensor) -> None:
-        """Update the weights unless the step is dropped, float32 []."""
-        self.optimizer.found_inf = dropped if self._skips_by_flag else None
-        # note: the host reads the flag only where the device cannot
-        if self._skips_by_flag or not dropped:
-            self.optimizer.step()
-        if self.scaler.is_enabled():
-            self.scaler.conclude(self.optimizer, dropped, self._dropping)

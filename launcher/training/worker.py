@@ -123,6 +123,6 @@ def capture_run(trainer: Trainer) -> None:
     step = trainer.train_step
     reason = why_not_captured(trainer.ranks, step.engine, step.optimizer)
     if reason is None:
-        step.capture(CapturedSteps(Capturer(trainer.ranks.device), value))
+        step.captured = CapturedSteps(Capturer(trainer.ranks.device), value)
     elif trainer.ranks.is_first or value == "require":
         train_without(value, reason)

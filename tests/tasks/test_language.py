@@ -170,7 +170,7 @@ def test_steps_are_rehearsed_and_captured_by_length(text: Path) -> None:
     assert len(lengths) == 4
     assert rehearse(run) == 4
     device = StandIn()
-    run.train_step.capture(CapturedSteps(device, "on"))  # type: ignore[arg-type]
+    run.train_step.captured = CapturedSteps(device, "on")  # type: ignore[arg-type]
     assert steps(run, 36) == steps(plain, 36)
     assert_same_state(run, plain)
     # note: of batch preparation and of the step

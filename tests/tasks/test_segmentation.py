@@ -211,7 +211,7 @@ def test_steps_are_rehearsed_and_captured(images: Path) -> None:
     with unchanged_statistics(run):
         assert rehearse(run) == len(sizes)
     device = StandIn()
-    run.train_step.capture(CapturedSteps(device, "on"))  # type: ignore[arg-type]
+    run.train_step.captured = CapturedSteps(device, "on")  # type: ignore[arg-type]
     assert steps(run, 12) == steps(plain, 12)
     assert_same_state(run, plain)
 

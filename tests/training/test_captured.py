@@ -101,7 +101,7 @@ def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monk
         if len(captures) == 1:
             return capture(function)  # note: of the batch preparation
         with monkeypatch.context() as patch:
-            patch.setattr(run.train_step, "_update", lambda *_: torch.ones(1 // 0))
+            patch.setattr(run.train_step.optimizer, "step", lambda *_: torch.ones(1 // 0))
             state = [(tensor, tensor.clone()) for tensor in tensors(run.state_dict())]
             with pytest.raises(ZeroDivisionError):
                 function()
@@ -110,7 +110,7 @@ def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monk
         raise RuntimeError("broken")
 
     monkeypatch.setattr(device, "capture", fail)
-    run.train_step.capture(CapturedSteps(device, "on"))
+    run.train_step.captured = CapturedSteps(device, "on")
     assert steps(run, WARMUP_STEPS + 2) == steps(plain, WARMUP_STEPS + 2)
     assert len(captures) == 2
     assert_same_state(run, plain)
@@ -156,7 +156,7 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
     plain, run = (build("precision=fp32", *words, "schedule.warmup=0ba") for _ in range(2))
     device = StandIn()
-    run.train_step.capture(CapturedSteps(device, "on"))
+    run.train_step.captured = CapturedSteps(device, "on")
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
     sizes = {run.plan.view(step) for step in range(run.plan.total_steps)}
@@ -182,7 +182,7 @@ def test_a_graph_prepares_batches_if_their_changes_read_no_step(
     monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
     plain, run = (build("precision=fp32", *words) for _ in range(2))
     device = StandIn()
-    run.train_step.capture(CapturedSteps(device, "on"))
+    run.train_step.captured = CapturedSteps(device, "on")
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
     assert device.captures == captures

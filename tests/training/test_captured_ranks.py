@@ -86,7 +86,7 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
     """Compare captured steps with eager ones."""
     plain, run = build_on_ranks(rank, count, words)
     device = StandIn()
-    run.train_step.capture(CapturedSteps(device, "on"))
+    run.train_step.captured = CapturedSteps(device, "on")
     (ours, fewest), (theirs, usual) = (losses_and_fewest_calls(one) for one in (run, plain))
     assert device.captures > 0 < run.train_step.captured.replays
     collectives = [sent_early(graph) for graph in device.graphs if sent_early(graph)]
@@ -122,7 +122,7 @@ def resume_captured(rank: int, count: int, words: list[str], path: Path) -> None
         if runs and captures:
             run.load_state_dict(checkpoint.load(path))
         if captures:
-            run.train_step.capture(CapturedSteps(StandIn(), "on"))
+            run.train_step.captured = CapturedSteps(StandIn(), "on")
         if saved:
             steps(run, saved)
             state = run.state_dict()
@@ -161,7 +161,7 @@ def failing_on_one_rank(rank: int, value: str) -> tuple[Trainer, Trainer]:
         return graph, outputs
 
     device.capture = fail if rank else capture  # type: ignore[method-assign]
-    run.train_step.capture(CapturedSteps(device, value))
+    run.train_step.captured = CapturedSteps(device, value)
     return plain, run
 
 
@@ -209,7 +209,7 @@ def train_with_an_unused(rank: int) -> None:
     for captures in (False, True):
         _, run = build_on_ranks(rank, 2, ["optimizer.weight_decay=0"], lambda *_: Unused())
         if captures:
-            run.train_step.capture(CapturedSteps(StandIn(), "on"))
+            run.train_step.captured = CapturedSteps(StandIn(), "on")
         losses_and_fewest_calls(run)
         assert_equal_on_ranks(run)
         states.append(run)
