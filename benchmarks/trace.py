@@ -32,7 +32,7 @@ from launcher.rank import signs
 from launcher.rank.group import single_rank
 from launcher.training.step import TrainStep
 from launcher.training.trainer import Trainer, build_trainer
-from launcher.training.worker import work
+from launcher.training.worker import train_rank
 
 ROOT = str(Path(launcher.__file__).parent) + os.sep
 SMALL = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=16", "dataset.native_size=32"]
@@ -113,7 +113,7 @@ def of_a_run(folder: Path) -> Trace:
         with suppress(_StartsRanks):
             train([*RUN, f"runs={folder}"])
         with suppress(_StartsRanks):
-            work(folders[0])
+            train_rank(folders[0])
     return trace
 
 

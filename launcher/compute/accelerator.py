@@ -50,8 +50,8 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
-def skips_by_flag(device: torch.device) -> bool:
-    """Return whether fused optimizers skip a step by a flag on the device."""
+def drops_by_flag(device: torch.device) -> bool:
+    """Return whether fused optimizers drop a step by a flag on the device."""
     return device.type not in _WITHOUT_FLAGS
 
 

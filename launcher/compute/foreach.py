@@ -25,7 +25,7 @@ def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
 
 
 class Snapshot:
-    """A copy of tensors that a skipped step restores bit for bit if a condition on the device is false.
+    """A copy of tensors that a dropped step restores bit for bit if a condition on the device is false.
 
     torch has no `where` over many tensors in one launch. On their bits as integers, `before + flag * (now - before)`
     is exact, also for NaN and -0.0.

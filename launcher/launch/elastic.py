@@ -39,7 +39,7 @@ from launcher.records.progress import LogFollower, TerminalView
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 
-WORKER = "launcher.training.worker:work"
+WORKER = "launcher.training.worker:train_rank"
 _SECONDS_BETWEEN_RETRIES = 1.0
 _LONGEST_TEMPORARY = 70  # characters of a folder, below which sockets have names of 33 more; macOS allows 103
 _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward a Ctrl-C that the terminal has also sent

@@ -38,7 +38,7 @@ class InThisProcess:
 
     def run(self) -> int:
         """Train, until a stop signal ends it after a checkpoint, and return the exit code."""
-        from launcher.training.worker import work
+        from launcher.training.worker import train_rank
 
         def stop(number: int) -> None:
             self._request.note(number)
@@ -47,7 +47,7 @@ class InThisProcess:
         follower = LogFollower(log_file(self._run_folder, 0), self._view, lambda: False)
         try:
             with stop_signals(stop), environment({**_ALONE, DEVICE: self._device}):
-                work(self._run_folder)
+                train_rank(self._run_folder)
         finally:
             follower.close()
             stopped, STOP.requested = STOP.requested, False

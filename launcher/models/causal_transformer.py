@@ -53,7 +53,7 @@ class CausalTransformer(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights by these names or those of Hugging Face's GPT-2."""
-        return super().load_state_dict(own_names(state_dict), strict, assign)
+        return super().load_state_dict(network_names(state_dict), strict, assign)
 
     def residual_branches(self) -> list[list[nn.Module]]:
         """Return the last layers of the branches of each block."""
@@ -77,7 +77,7 @@ class CausalTransformer(nn.Module):
         return F.linear(self.ln_f(hidden), self.wte.weight)
 
 
-def own_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def network_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights by the names of `CausalTransformer`, also those of Hugging Face's GPT-2.
 
     They start with `transformer`, and weights of linear layers are transposed.

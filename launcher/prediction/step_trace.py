@@ -48,9 +48,7 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
     plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
     teacher = None
     if config.algorithms.teaching:
-        trained = find_teacher(config, with_weights=False).config
-        assert trained
-        teacher = teacher_of(trained)
+        teacher = teacher_of(find_teacher(config, with_weights=False)[1])
     context = Context(plan, config.task.outputs(config.dataset), teacher=teacher)
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(context))
     if config.precision != "fp32":

@@ -82,11 +82,11 @@ def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> 
         content = patiently(folder.teacher.read_bytes, folder.teacher)
         check_teacher(config, content, folder.teacher)
         with safe_open(folder.teacher, framework="pt") as file:
-            own = typed_run(json.loads(file.metadata()["config"]), str(folder.teacher))
+            trained = typed_run(json.loads(file.metadata()["config"]), str(folder.teacher))
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{folder.teacher} cannot be read ({error}); remove it if it is there, and resume the run"
         ) from None
-    teacher = teacher_of(own, load(content))
+    teacher = teacher_of(trained, load(content))
     teacher.network.to(device)
     return teacher

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Changes, Engine, apply_changes
-from launcher.compute.accelerator import has_streams, skips_by_flag
+from launcher.compute.accelerator import drops_by_flag, has_streams
 from launcher.compute.foreach import Snapshot, gradients_of
 from launcher.compute.randomness import key
 from launcher.data.batch import Batch, Moment
@@ -68,7 +68,7 @@ class TrainStep:
         self.scaler = self.precision.scaler()
         self._parameters = list(self.model.parameters())
         device = self._parameters[0].device
-        self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
+        self._pins, self._drops_by_flag = has_streams(device), drops_by_flag(device)
         norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
@@ -123,9 +123,9 @@ class TrainStep:
         flags = self._flags(values)
         dropped = torch.maximum(flags[1], self._dropping)
         self.engine.change_gradients(self.model, batch.moment)
-        self.optimizer.found_inf = dropped if self._skips_by_flag else None
+        self.optimizer.found_inf = dropped if self._drops_by_flag else None
         # note: the host reads the flag only where the device cannot
-        if self._skips_by_flag or not dropped:
+        if self._drops_by_flag or not dropped:
             self.optimizer.step()
         if self.scaler.is_enabled():
             self.scaler.conclude(self.optimizer, dropped, self._dropping)

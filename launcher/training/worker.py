@@ -34,7 +34,7 @@ from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer
 
 
-def work(run_folder: Path) -> bool:
+def train_rank(run_folder: Path) -> bool:
     """Train and evaluate a run on one rank, from its newest checkpoint if there is one.
 
     Returns False if a rank was stopped.

@@ -104,8 +104,8 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
         raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
     except UserError as error:
         raise UserError(f"{path} has no valid config ({error.line}); export the run again") from None
-    if fitted := [name for name in written if facts.get(name) != written[name]]:
-        note(f"{path}: ignoring {', '.join(fitted)}, which train calibrate fitted; it is gone since version 0.3")
+    if removed := [name for name in written if facts.get(name) != written[name]]:
+        note(f"{path}: ignoring {', '.join(removed)}, which train calibrate fitted; it is gone since version 0.3")
     expected = 0 if "tokens" in config.task.needs else config.dataset.classes
     if not isinstance(classes, list) or len(classes) != expected:
         raise UserError(f"{path} does not list the classes of its config; export the run again")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from launcher.config.schema import RunConfig
 from launcher.data.text.tokenizer import BYTES
-from launcher.models.causal_transformer import is_turned, own_names
+from launcher.models.causal_transformer import is_turned, network_names
 from launcher.models.gpt import GPTModel
 from launcher.weights.card import CARD, LIBRARY_CONFIG, WEIGHTS, network_changes
 
@@ -127,7 +127,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
     if not isinstance(changes, dict):
         return tensors, metadata.get("architecture"), None
     plain = {name.removeprefix(_prefix(changes)): tensor for name, tensor in tensors.items()}
-    plain = own_names(plain) if metadata.get("architecture") == "gpt" else plain
+    plain = network_names(plain) if metadata.get("architecture") == "gpt" else plain
     return plain, metadata.get("architecture"), changes
 
 

@@ -177,9 +177,9 @@ def _of_file(path: Path) -> SourceWeights:
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
             message = _of_classes(path, str(error))
         raise problem(path, message) from None
-    own = content.get("state") if isinstance(content, dict) else None
-    if isinstance(own, dict) and _are_tensors(own.get("weights")):
-        return SourceWeights(str(path), own["weights"], classes=own.get("classes"))
+    state = content.get("state") if isinstance(content, dict) else None
+    if isinstance(state, dict) and _are_tensors(state.get("weights")):
+        return SourceWeights(str(path), state["weights"], classes=state.get("classes"))
     tensors, key = _tensors(content)
     if not tensors:
         raise problem(path, "contains no mapping of names to tensors; set another file")
@@ -238,8 +238,8 @@ def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
     if backbone := _BACKBONES.get(key):
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith(backbone)}
-        tensors = {name.removeprefix(backbone): tensor for name, tensor in own.items()}
+        inside = {name: tensor for name, tensor in tensors.items() if name.startswith(backbone)}
+        tensors = {name.removeprefix(backbone): tensor for name, tensor in inside.items()}
     return tensors, key
 
 

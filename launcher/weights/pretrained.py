@@ -134,29 +134,29 @@ def _matched(
     network: nn.Module, source: SourceWeights, classes: list[str] | None, config: RunConfig
 ) -> tuple[dict[str, Tensor], str]:
     """Return all weights of the run's network, and a note about its head."""
-    own, weights = network.state_dict(), dict(source.tensors)
+    drawn, weights = network.state_dict(), dict(source.tensors)
     in_head = parameters_of_head(network)
-    head = {name: tensor for name, tensor in own.items() if name in in_head}
+    head = {name: tensor for name, tensor in drawn.items() if name in in_head}
     rows, note = _rows(head, source, classes)
-    if config.model.library == "timm" and (by_timm := _fitted_by_timm(network, weights, in_head)):
+    if config.model.library == "timm" and (by_timm := _adapted_by_timm(network, weights, in_head)):
         weights, note = by_timm, f"{note}; timm adapted the others to this network"
-    if config.model.pretrained and not any(name in weights for name in own if not name.startswith(ENCODER)):
+    if config.model.pretrained and not any(name in weights for name in drawn if not name.startswith(ENCODER)):
         # note: an encoder's own file has no prefix; the decoder stays as drawn
         weights = {name.removeprefix(ENCODER): tensor for name, tensor in weights.items()}
-        weights = own | {f"{ENCODER}{name}": tensor for name, tensor in weights.items()}
-    for name, drawn in head.items():
+        weights = drawn | {f"{ENCODER}{name}": tensor for name, tensor in weights.items()}
+    for name, tensor in head.items():
         if rows is None:
             # note: as of ViT and BiT; a drawn one may be large (timm, EfficientNet) and disturbs the other layers
-            weights[name] = torch.zeros_like(drawn) if drawn.dim() > 1 else drawn
+            weights[name] = torch.zeros_like(tensor) if tensor.dim() > 1 else tensor
         elif name in weights:
             weights[name] = weights[name][rows]
     # note: weights of old PyTorch versions lack these counters, which no forward pass reads
-    weights = {name: tensor for name, tensor in own.items() if name.endswith("num_batches_tracked")} | weights
-    _check_names(own, weights, source, config)
-    return {name: weights[name].detach().to(tensor.dtype).contiguous() for name, tensor in own.items()}, note
+    weights = {name: tensor for name, tensor in drawn.items() if name.endswith("num_batches_tracked")} | weights
+    _check_names(drawn, weights, source, config)
+    return {name: weights[name].detach().to(tensor.dtype).contiguous() for name, tensor in drawn.items()}, note
 
 
-def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
+def _adapted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: set[str]) -> dict[str, Tensor] | None:
     """Return weights of another image size or with the authors' names, adapted by timm; None if they still differ."""
 
     def backbone(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -207,9 +207,9 @@ def _check_changes(source: SourceWeights, config: RunConfig) -> None:
 
 
 def _check_names(
-    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: SourceWeights, config: RunConfig
+    drawn: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: SourceWeights, config: RunConfig
 ) -> None:
-    wrong = differences(own, weights)
+    wrong = differences(drawn, weights)
     wrong += [f"{name} is not finite" for name, tensor in weights.items() if not tensor.isfinite().all()]
     if not wrong:
         return

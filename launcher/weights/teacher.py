@@ -23,8 +23,8 @@ from launcher.training.networks import check_teacher, run_network, teacher_file,
 from launcher.weights.load import SourceWeights, load_weights
 
 
-def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
-    """Return the weights, config and classes of a run's teacher; with_weights=False: without those of timm.
+def find_teacher(config: RunConfig, *, with_weights: bool = True) -> tuple[SourceWeights, RunConfig]:
+    """Return the weights of a run's teacher and the config that trained it; with_weights=False: without those of timm.
 
     Raises UserError if it does not exist or cannot be read.
     """
@@ -36,21 +36,23 @@ def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeigh
     if not of_timm and not Path(teacher).exists():
         message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
         raise UserError(Problem(message, key, teacher))
-    own = _of_timm(teacher) if of_timm else None
-    if own and not with_weights:
-        return SourceWeights(teacher, {}, config=own)
+    trained = _of_timm(teacher) if of_timm else None
+    if trained and not with_weights:
+        return SourceWeights(teacher, {}), trained
     try:
-        source = load_weights(own.model if own else replace(config.model, weights=str(Path(teacher).absolute())))
+        source = load_weights(
+            trained.model if trained else replace(config.model, weights=str(Path(teacher).absolute()))
+        )
     except UserError as error:
         # note: a key of the teacher's own config is part of the message
         plain = ("model.weights", None)
         texts = (one.message if one.key in plain else f"{one.key} {one.message}" for one in error.problems)
         pairs = zip(error.problems, texts, strict=True)
         raise UserError(*(replace(one, message=t, key=key, value=teacher) for one, t in pairs)) from None
-    if (trained := own or source.config) is None:
+    if (trained := trained or source.config) is None:
         message = "has weights without a config; set a run folder or an export"
         raise UserError(Problem(message, key, teacher))
-    return replace(source, config=trained)
+    return source, trained
 
 
 def _of_timm(architecture: str) -> RunConfig:
@@ -73,34 +75,33 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
 
     Raises UserError if the teacher does not exist, or has other classes than the run.
     """
-    values, source = config.algorithms.teaching, find_teacher(config, with_weights=with_weights)
-    own = source.config
-    assert own
+    source, trained = find_teacher(config, with_weights=with_weights)
+    values = config.algorithms.teaching
     assert values
     assert values.teacher
-    _check_classes(source, values.teacher, values.key, config, classes)
-    digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
+    _check_classes(source, trained, config, classes)
+    digest = check_teacher(config, teacher_file(trained, source.tensors), values.teacher) if source.tensors else None
     path = values.teacher if values.teacher in timm_architectures() else str(Path(values.teacher).absolute())
     taught = replace(values, teacher=path, teacher_sha256=digest)
     algorithms = Algorithms.of({**config.algorithms, values.name: taught})
-    return replace(config, algorithms=algorithms), _note(config, own)
+    return replace(config, algorithms=algorithms), _note(config, trained)
 
 
-def _check_classes(
-    source: SourceWeights, teacher: str, key: str, config: RunConfig, classes: Sequence[str] | None
-) -> None:
+def _check_classes(source: SourceWeights, trained: RunConfig, config: RunConfig, classes: Sequence[str] | None) -> None:
     """Raise a UserError if a teacher has other classes than the run of a config, which has these `classes`."""
-    own = source.config
-    assert own
-    theirs, ours = (one.task.outputs(one.dataset) for one in (own, config))
-    reason = f"has {count_of(theirs, 'output')} of task={own.task.name}, and the run {ours} of task={config.task.name}"
-    if own.task == config.task and theirs == ours:
+    theirs, ours = (one.task.outputs(one.dataset) for one in (trained, config))
+    reason = (
+        f"has {count_of(theirs, 'output')} of task={trained.task.name}, and the run {ours} of task={config.task.name}"
+    )
+    if trained.task == config.task and theirs == ours:
         pairs = zip(source.classes or (), classes or (), strict=False)
         different = ((number, *pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])
         reason = next((f"has other classes: number {n} is {its} there and {our} here" for n, its, our in different), "")
     if reason:
         message = f"{reason}; set a teacher of the same classes in the same order"
-        raise UserError(Problem(message, key, teacher))
+        values = config.algorithms.teaching
+        assert values
+        raise UserError(Problem(message, values.key, values.teacher))
 
 
 def copy_teacher(config: RunConfig, path: Path) -> None:
@@ -108,21 +109,18 @@ def copy_teacher(config: RunConfig, path: Path) -> None:
 
     Raises UserError if it cannot be read, or the run has had another one.
     """
-    source = find_teacher(config)
-    assert source.config
-    content = teacher_file(source.config, source.tensors)
+    source, trained = find_teacher(config)
+    content = teacher_file(trained, source.tensors)
     check_teacher(config, content, source.origin)
     with atomic.writing(path) as temporary:
         temporary.write_bytes(content)
 
 
-def _note(config: RunConfig, own: RunConfig) -> str:
-    plan, teacher = plan_for(config, 1), teacher_of(own)
+def _note(config: RunConfig, trained: RunConfig) -> str:
+    plan, teacher = plan_for(config, 1), teacher_of(trained)
     added = _operations(teacher.network, teacher.size) / _operations(run_network(plan), plan.full_size) / 3
-    return (
-        f"the teacher, {own.model.architecture} at {size_text(teacher.size)} px, adds {added:.0%} to the operations "
-        f"of a step of {size_text(plan.full_size)} px"
-    )
+    named = f"the teacher, {trained.model.architecture} at {size_text(teacher.size)} px"
+    return f"{named}, adds {added:.0%} to the operations of a step of {size_text(plan.full_size)} px"
 
 
 def _operations(network: nn.Module, size: Size) -> int:

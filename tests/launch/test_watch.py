@@ -208,7 +208,7 @@ def test_a_rank_that_cannot_start_its_guard_leaves_one_line(
     monkeypatch.setattr(main.os, "_exit", sys.exit)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     with pytest.raises(SystemExit, match="1"):
-        main.live("launcher.training.worker:work", tmp_path, 0, tmp_path, None)
+        main.live("launcher.training.worker:train_rank", tmp_path, 0, tmp_path, None)
     recorded = json.loads((tmp_path / "error.json").read_text())
     assert "no further process or thread can start" in recorded["from_outside"]
     assert "ulimit -u" in recorded["from_outside"]

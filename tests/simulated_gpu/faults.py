@@ -45,7 +45,7 @@ FAULTS = {
     "a boolean index in the step": Fault(STEP, BEAT, f"{BEAT}values[values > 0]"),
     "one fused update on other strides": Fault(
         STEP,
-        (step := "if self._skips_by_flag or not dropped:\n    self.optimizer.step()\n"),
+        (step := "if self._drops_by_flag or not dropped:\n    self.optimizer.step()\n"),
         f"for one in self._parameters:\n    one.grad = None if one.grad is None else one.grad.contiguous()\n{step}",
     ),
     "a side stream of captured steps that nothing waits for": Fault(
