@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.peers import Steps
 from benchmarks.step import CLASSES, OurStep, StepResult, machine, measure
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.training.precision import Precision
 
 PLAIN = "none"
@@ -90,7 +90,7 @@ def _table(results: list[StepResult]) -> Table:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
     # note: an algorithm that only changes the order of samples costs nothing in the step
-    declared = declarations().items()
+    declared = ALGORITHMS.declarations().items()
     of_images = ((name, one) for name, one in declared if one.acts_on != ("tokens",))
     # note: distillation needs a teacher
     names = [name for name, one in of_images if one.places.keys() - {"change_order"} and name != "distillation"]

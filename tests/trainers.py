@@ -11,7 +11,7 @@ import torch
 
 from launcher.algorithms.base import Teacher
 from launcher.config import recipes
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
@@ -64,7 +64,7 @@ EARLY = {
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
 # Algorithms and recipes of images with labels; tests/tasks/ has the tables of tokens and masks.
-ALGORITHMS = [name for name, kind in declarations().items() if kind.acts_on != ("tokens",)]
+ALGORITHMS = [name for name, kind in ALGORITHMS.declarations().items() if kind.acts_on != ("tokens",)]
 RECIPES = [
     recipe.name for recipe in recipes.listing() if recipe.options.get("task") not in ("language", "segmentation")
 ]

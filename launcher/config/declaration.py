@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, get_args, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
@@ -70,6 +71,12 @@ class Declaration:
     excludes: ClassVar[Mapping[str, str]] = {}
     lacking: ClassVar[Mapping[str, str]] = {}
 
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options whose values are of this class."""
+        kind: Any = cls
+        return _literals_of_name(kind)
+
     def acts_at(self, plan: RunPlan, step: int) -> Any:
         """Return a number that steps of equal cost share, 0 for idle steps; None if all steps cost the same.
 
@@ -114,6 +121,10 @@ class AlgorithmConfig(Declaration):
         cls.name = file if file.replace("_", "") == own else own
         cls.places, cls.excludes, cls.acts_on = places, excludes or {}, acts_on
 
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        return (cls.name,) if cls.places else ()
+
     def place(self, point: str) -> int | None:
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
@@ -146,6 +157,11 @@ class AlgorithmConfig(Declaration):
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         """Return advice for a run whose bottleneck is data loading or the step; values: None if it is off."""
         return None
+
+
+@cache
+def _literals_of_name(kind: Any) -> tuple[str, ...]:
+    return get_args(get_type_hints(kind)["name"])
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.json_schema import MANY, Option, inside, packaged, read, remark
 from launcher.config.keys import hints, options
@@ -59,7 +59,7 @@ def of_run() -> Iterator[Table]:
             same = [option for option in files if len(kinds) == 1 or option.name in _own_names(kind)]
             words = {f"{group}={option.name}": option.description for option in same}
             yield Table(group, [*_rows(f"{group}.", kind, same)], words)
-    for name, kind in declarations().items():
+    for name, kind in ALGORITHMS.declarations().items():
         for path in (CONF / "algorithms").glob(f"{name}.yaml"):
             option = read(path)
             rows = [*_rows(f"algorithms.{name}.", kind, [option])] if option.values else []

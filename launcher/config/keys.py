@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config import code
-from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Role, Within
-from launcher.config.options import ByName, Options
+from launcher.config.options import Group
 from launcher.config.rented import rows
 from launcher.config.schema import RunConfig
 from launcher.config.similar import ALIKE, ALMOST_EQUAL, nearest
@@ -26,21 +25,18 @@ from launcher.paths import CONF
 _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 
-def options(hint: Any) -> list[type]:
-    """Return the dataclasses among a field's types, or those of its group's options, or of all algorithms."""
-    if (listed := by_name(hint)) is not None:
-        return [*listed.values()]
-    if found := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Options)]:
-        return list(dict.fromkeys(found[0].declarations().values()))
+def group_of(hint: Any) -> Group | None:
+    """Return the group whose options a field holds; None for another field."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Group)), None)
+
+
+def options(hint: Any) -> list[type[Any]]:
+    """Return the dataclasses among a field's types, or those of its group's options."""
+    if group := group_of(hint):
+        return list(dict.fromkeys(group.declarations().values()))
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [kind for part in get_args(hint) for kind in options(part)]
-
-
-def by_name(hint: Any) -> dict[str, type[Any]] | None:
-    """Return the class of the values of each name that a field maps to them; None for another field."""
-    listed = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, ByName)]
-    return declarations() if hint is Algorithms else listed[0].declarations() if listed else None
 
 
 @cache
@@ -57,7 +53,7 @@ def _without_roles(hint: Any) -> Any:
     return Annotated[kind, *extras] if extras else kind
 
 
-def kinds(group: str) -> list[type]:
+def kinds(group: str) -> list[type[Any]]:
     """Return the classes of values of a group's options."""
     return options(hints(RunConfig)[group])
 
@@ -70,8 +66,8 @@ def options_with(key: str) -> list[str]:
 
 def _declared(group: str) -> list[tuple[str, type]]:
     """Return the options of a group with the classes of their values; none for a section."""
-    extras = getattr(hints(RunConfig)[group], "__metadata__", ())
-    return [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
+    found = group_of(hints(RunConfig)[group])
+    return [*found.declarations().items()] if found and found.many is None else []
 
 
 def limited_to(key: str) -> str:
@@ -83,8 +79,8 @@ def limited_to(key: str) -> str:
 
 def takes_target(group: str) -> bool:
     """Return whether an option of a group may have a `_target_`."""
-    extras = getattr(hints(RunConfig)[group], "__metadata__", ())
-    return any(isinstance(one, Options) and one.target is not None for one in extras)
+    found = group_of(hints(RunConfig)[group])
+    return found is not None and found.target is not None
 
 
 def choices(key: str) -> list[str]:
@@ -131,7 +127,8 @@ def _with_role(schema: type, role: Role, prefix: str = "") -> Iterator[str]:
     for name, hint in get_type_hints(schema, include_extras=True).items():
         key, extras = f"{prefix}{name}", getattr(hint, "__metadata__", ())
         kind = get_args(hint)[0] if extras else hint
-        is_section = is_dataclass(kind) or any(isinstance(one, ByName) for one in extras)
+        group = group_of(hint)
+        is_section = is_dataclass(kind) or (group is not None and group.many is not None)
         of_role = [one for one in extras if isinstance(one, Role) and one.of == role.of]
         for one in of_role:
             yield from [f"{key}.{inner}" for inner in one.keys] or [f"{key}." if is_section else key]
@@ -169,11 +166,9 @@ def _types_of(schema: type, name: str, own: tuple[code.Own, ...]) -> dict[str, l
     Imports the options of this field alone.
     """
     hint = hints(schema)[name]
-    inner: list[tuple[str, Any]]
-    if (listed := by_name(hint)) is not None:
-        inner = [(f"{name}.{option}", kind) for option, kind in listed.items()]
-    else:
-        inner = [(name, option) for option in options(hint)]
+    inner: list[tuple[str, Any]] = [(name, option) for option in options(hint)]
+    if (group := group_of(hint)) and group.many:
+        inner = [(f"{name}.{option}", kind) for option, kind in group.declarations().items()]
     types: dict[str, list[Any]] = {name: [] if inner else [hint]}
     for prefix, kind in inner:
         types.setdefault(prefix, [])

@@ -3,14 +3,13 @@
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from operator import itemgetter
 from types import ModuleType
-from typing import Annotated, Any, Union, get_args, get_type_hints
+from typing import Annotated, Any, Union
 
 from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, with_config
 from pydantic.json_schema import JsonSchemaValue
@@ -36,138 +35,124 @@ class Unread(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class Options:
-    """Annotation of a group's field in the run config: it holds the values of one option, the class with their `name`.
+class Group:
+    """Annotation of a field of the run config: it holds the values of one option, the class with their `name`.
 
-    group: in conf/. folder: the package of the options. base: what the classes of their values extend. plugins: the
-    entry points by which installed packages add options.
+    name: in conf/. base: what the classes of their values extend. folder: the package of the options; None if all are
+    the user's, by `_target_`. many: the mapping of the field, if it holds several options by name, without those that
+    are off. plugins: the entry points by which installed packages add options.
     """
 
-    group: str
-    folder: str
+    name: str
     base: type[Any]
+    folder: str | None = None
+    many: type[dict[str, Any]] | None = None
     plugins: str | None = None
 
-    def declarations(self) -> dict[str, type[Any]]:
-        """Return the class of the values of each option by name, sorted."""
-        kinds = [*packaged(self.group, self.folder, self.base), *own_kinds(self.base), *self.of_targets()]
-        kinds += registered(self.plugins).values() if self.plugins else ()
-        return dict(sorted(((name, kind) for kind in kinds for name in names(kind)), key=itemgetter(0)))
-
-    def declared(self, name: Any) -> type[Any] | None:
-        """Return the class of a packaged option by importing its file alone; None if code that is named may have it."""
-        if code.modules() or (self.plugins and registered(self.plugins)):
-            return None
-        found = modules(self.group, self.folder, str(name))
-        kinds: list[Any] = [kind for module in found for kind in classes(module, self.base)]
-        return next((kind for kind in kinds if name in names(kind)), None)
-
-    def of_targets(self) -> list[type[Any]]:
-        """Return those of the user's options that have a target in code that is named, or a library."""
-        return [*of_files(self.group, self.target, self.group).values()] if self.target else []
-
     @property
-    def target(self) -> type[Any] | None:
-        """The base of the classes of targets; None if the group has none."""
-        return target_base(self.folder)
+    def target(self) -> type[Called] | None:
+        """The base of the values of options with a `_target_`; None if they take none."""
+        return target_base(self.folder) if self.folder else self.base
+
+    def declarations(self, *only: str) -> dict[str, type[Any]]:
+        """Return the class of the values of each option by name, sorted; only: of the packaged ones these, if given."""
+        kinds = self._packaged(only)
+        added = own_kinds(self.base) if self.folder else []
+        added += registered(self.plugins).values() if self.plugins else ()
+        kinds |= {name: kind for kind in added for name in kind.option_names()}
+        if target := self.target:
+            kinds |= of_files(self.name, target, self._key("{}"))
+        return dict(sorted(kinds.items()))
+
+    def _packaged(self, only: Collection[str]) -> dict[str, type[Any]]:
+        """Return the class of each option in conf/: that of its file's code, others by `_target_`."""
+        if self.folder is None:
+            return {}
+        modules = code_modules(self.name, self.folder, only)
+        kinds = {name: kind for one in modules for kind in classes(one, self.base) for name in kind.option_names()}
+        target: Any = self.target
+        others = _stems(self.name, only) - kinds.keys() if target else ()
+        return kinds | {name: of_packaged(target.packaged or target, self.name, name) for name in others}
+
+    def _key(self, option: str) -> str:
+        return f"{self.name}.{option}" if self.many else self.name
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validated)
+        validated = self._validated if self.many is None else self._by_name
+        return core_schema.no_info_plain_validator_function(validated)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(_one_of(tuple(self.declarations().values())).core_schema)
+        if self.folder is None:
+            return {"type": "object", "additionalProperties": {"type": "object", "required": [KEY]}}
+        kinds = self.declarations()
+        if self.many is None:
+            return handler(_one_of(tuple(kinds.values())).core_schema)
+        typed = {name: handler(TypeAdapter(kind).core_schema) for name, kind in kinds.items()}
+        return {"type": "object", "properties": typed, "additionalProperties": False}
+
+    def _chosen(self, names: Collection[str]) -> dict[str, type[Any]]:
+        """Return the classes of the options of these names, importing their files alone; of all if one is missing."""
+        kinds = self.declarations(*names) if names else {}
+        # note: the error of another name suggests the nearest one
+        return kinds if kinds.keys() >= set(names) else self.declarations()
 
     def _validated(self, values: Any) -> Any:
+        """Return the typed values of one option; raises as `from_json`."""
         if isinstance(values, self.base):
             return values
-        if code.is_read_only() and _is_of_the_user(values, self._declares(values), self.target):
+        name = str(values.get("name")) if isinstance(values, Mapping) else ""
+        kinds = self._chosen([name])
+        if code.is_read_only() and self._is_of_the_user(values, name in kinds):
             return Unread(values)
         if isinstance(values, Mapping) and KEY in values and self.target:
-            return from_json(_one_of((checked(self.target, self.group, str(values.get("name")), values),)), values)
-        kind = self.declared(values.get("name")) if isinstance(values, Mapping) else None
-        return from_json(_one_of((kind,) if kind else tuple(self.declarations().values())), values)
+            return from_json(_one_of((checked(self.target, self.name, name, values),)), values)
+        return from_json(_one_of((kinds[name],) if name in kinds else tuple(kinds.values())), values)
 
-    def _declares(self, values: Any) -> bool:
-        return isinstance(values, Mapping) and values.get("name") in self.declarations()
+    def _by_name(self, values: Any) -> dict[str, Any]:
+        """Return typed values by sorted name, without those that are None.
 
+        Raises ValidationError, and UserError for a wrong `_target_` or keyword.
+        """
+        assert self.many is not None
+        named = values if isinstance(values, Mapping) else {"": values}
+        if named and all(isinstance(one, self.base) for one in named.values()):
+            return self.many(named)
+        kinds = self._chosen(named.keys()) if self.folder else {}
+        unread = {
+            name: Unread(own)
+            for name, own in named.items()
+            if code.is_read_only() and self._is_of_the_user(own, name in kinds)
+        }
+        left = {
+            name: own for name, own in named.items() if name not in unread and not (own is None and self.folder is None)
+        }
+        for name, inner in left.items():
+            own = inner if isinstance(inner, Mapping) else {}
+            if self.target and (KEY in own or self.folder is None):
+                kinds[name] = checked(self.target, self._key(name), name, own)
+        typed = from_json(_mapping(tuple(kinds.items())), left if isinstance(values, Mapping) else values) | unread
+        return self.many({name: inner for name, inner in sorted(typed.items()) if inner is not None})
 
-@dataclass(frozen=True)
-class ByName:
-    """Annotation of a field of the run config: it maps names to values with a `_target_`.
-
-    group: of their options in conf/. base: what the classes of the values extend.
-    """
-
-    group: str
-    base: type[Called]
-
-    def declarations(self) -> dict[str, type[Any]]:
-        """Return the class of the values of each option of the user's, by name."""
-        return of_files(self.group, self.base, f"{self.group}.{{}}")
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validated)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"type": "object", "additionalProperties": {"type": "object", "required": [KEY]}}
-
-    def _validated(self, values: Any) -> dict[str, Any]:
-        own = values if isinstance(values, Mapping) else {"": values}
-        if all(isinstance(value, self.base) for value in own.values()):
-            return dict(own)
-        return by_name(self.group, self.base, {}, {name: value for name, value in own.items() if value is not None})
-
-
-def by_name(group: str, base: type[Called], declared: Mapping[str, type[Any]], values: Any) -> dict[str, Any]:
-    """Return typed values by sorted name, without those that are None: declared ones, and those with a `_target_`.
-
-    Raises ValidationError, and UserError for a wrong `_target_` or keyword.
-    """
-    kinds, unread = {**declared}, {}
-    if code.is_read_only() and isinstance(values, Mapping):
-        unread = {name: Unread(own) for name, own in values.items() if _is_of_the_user(own, name in declared, base)}
-        values = {name: own for name, own in values.items() if name not in unread}
-    for name, inner in values.items() if isinstance(values, Mapping) else ():
-        own = inner if isinstance(inner, Mapping) else {}
-        if KEY in own or not declared:
-            kinds[name] = checked(base, f"{group}.{name}", name, own)
-    typed = {**from_json(_mapping(tuple(kinds.items())), values), **unread}
-    return {name: inner for name, inner in sorted(typed.items()) if inner is not None}
+    def _is_of_the_user(self, values: Any, is_declared: bool) -> bool:
+        """Return whether values are of an option that is not declared, and whose target is in no library."""
+        if not isinstance(values, Mapping):
+            return False
+        if KEY in values and self.target:
+            return not is_named(str(values[KEY]), self.target.libraries)
+        return not is_declared
 
 
-def _is_of_the_user(values: Any, is_declared: bool, base: type[Called] | None) -> bool:
-    """Return whether values are of an option that is not declared, and whose target is in no library of the base."""
-    if not isinstance(values, Mapping):
-        return False
-    if KEY in values and base:
-        return not is_named(str(values[KEY]), base.libraries)
-    return not is_declared
+def _stems(group: str, only: Collection[str]) -> set[str]:
+    return {path.stem for path in (paths.CONF / group).glob("*.yaml") if path.stem in only or not only}
 
 
-@cache
-def names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of the options whose values are of a class."""
-    return get_args(get_type_hints(kind)["name"])
-
-
-@cache
-def modules(group: str, folder: str, *only: str) -> tuple[ModuleType, ...]:
+def code_modules(group: str, folder: str, only: Collection[str] = ()) -> list[ModuleType]:
     """Import the files of a package that have the name of an option in conf/, or that name without its number.
 
     only: the names of the options, of all without one.
     """
-    stems = [path.stem for path in (paths.CONF / group).glob("*.yaml") if path.stem in only or not only]
-    names = sorted({name for stem in stems for name in (stem, re.sub(r"\d+$", "", stem))})
-    return tuple(import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}"))
-
-
-def packaged(group: str, folder: str, base: type[Any]) -> list[Any]:
-    """Return the classes of the values of the options in conf/: those of their files' code, others by `_target_`."""
-    kinds: list[Any] = [kind for module in modules(group, folder) for kind in classes(module, base)]
-    target: Any = target_base(folder)
-    coded = {name for kind in kinds for name in names(kind)}
-    others = {path.stem for path in (paths.CONF / group).glob("*.yaml")} - coded if target else ()
-    return kinds + [of_packaged(target.packaged or target, group, name) for name in sorted(others)]
+    names = sorted({name for stem in _stems(group, only) for name in (stem, re.sub(r"\d+$", "", stem))})
+    return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
 
 
 @cache

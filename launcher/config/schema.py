@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import ALGORITHMS, Algorithms
 from launcher.config.builtin import FOLDER, Kind
 from launcher.config.choices import LoaderConfig, LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from launcher.config.fields import (
@@ -36,14 +36,14 @@ from launcher.config.fields import (
     host_and_port,
 )
 from launcher.config.hardware import Hardware
-from launcher.config.options import ByName, Options, Unread
+from launcher.config.options import Group, Unread
 from launcher.config.targets import Called
 from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
 from launcher.errors import Problem, UserError
 from launcher.plugins import LOGGERS
 
-LOSSES = Options("loss", "losses", LossConfig)
-LOGGER = Options("logger", "loggers", LoggerConfig, LOGGERS)
+LOSSES = Group("loss", LossConfig, "losses")
+LOGGER = Group("logger", LoggerConfig, "loggers", plugins=LOGGERS)
 Views = Literal["centre", "5crop", "scales", "shifts"]
 SizeT = TypeVar("SizeT", bound=float)
 # Groups whose options are all values by name, each on or off.
@@ -253,22 +253,22 @@ class RunConfig:
     runs: Annotated[AnyPath, RESUME, PLACE, JOB]
     run_name: Annotated[FolderName | None, RESUME, PLACE, JOB]
     image: Image
-    model: Annotated[ModelConfig, Options("model", "models", ModelConfig), Role("resume", ("checkpointing",))]
+    model: Annotated[ModelConfig, Group("model", ModelConfig, "models"), Role("resume", ("checkpointing",))]
     dataset: Dataset
     dataloader: Annotated[
         LoaderConfig,
-        Options("dataloader", "data.loaders", LoaderConfig),
+        Group("dataloader", LoaderConfig, "data.loaders"),
         Role("resume", ("workers", "prefetch")),
         Role("evaluation", ("workers", "prefetch")),
         Role("absolute", ("folder", "train", "val")),
     ]
-    optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
-    schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
+    optimizer: Annotated[OptimizerConfig, Group("optimizer", OptimizerConfig, "optimizers")]
+    schedule: Annotated[ScheduleConfig, Group("schedule", ScheduleConfig, "schedules")]
     loss: Annotated[LossConfig, LOSSES]
     task: Annotated[TaskConfig, TASKS]
-    algorithms: Algorithms
-    callbacks: Annotated[dict[str, Called], ByName("callbacks", Called), RESUME]
-    metrics: Annotated[dict[str, OwnMetric], ByName("metrics", OwnMetric)]
+    algorithms: Annotated[Algorithms, ALGORITHMS]
+    callbacks: Annotated[dict[str, Called], Group("callbacks", Called, many=dict), RESUME]
+    metrics: Annotated[dict[str, OwnMetric], Group("metrics", OwnMetric, many=dict)]
     stop: Annotated[Stop, RESUME]
     checkpoint: Annotated[Checkpoint, RESUME]
     nonfinite: Annotated[NonFinite, RESUME]

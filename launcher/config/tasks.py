@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import Declaration, Size
 from launcher.config.fields import STRICT, size_text, target_parts
 from launcher.config.goals import Goal, Metric, Patience
-from launcher.config.options import Options
+from launcher.config.options import Group
 from launcher.config.similar import nearest
 from launcher.config.targets import Called
 from launcher.errors import Problem, UserError
@@ -236,4 +236,4 @@ def metrics_of_tasks() -> dict[str, tuple[Metric, list[str]]]:
     return metrics
 
 
-TASKS = Options("task", "tasks", TaskConfig)
+TASKS = Group("task", TaskConfig, "tasks")

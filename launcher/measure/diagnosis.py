@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import psutil
 
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
@@ -110,7 +110,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
 
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
     active = config.algorithms
-    for name, kind in declarations().items():
+    for name, kind in ALGORITHMS.declarations().items():
         fits = not kind.acts_on or {*config.task.needs} <= {*kind.acts_on}
         if fits and (line := kind.advice(active.get(name), bound)):
             yield line

@@ -10,7 +10,7 @@ from launcher.config.declaration import Declaration
 from launcher.config.fields import edges, is_on, parse_duration
 from launcher.config.keys import kinds
 from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.options import code_of, names
+from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import LOSSES
 from launcher.counts import count_of
@@ -123,7 +123,7 @@ def _task(plan: Plan) -> Iterator[Problem]:
     for key, of in (("model", "takes"), ("dataloader", "gives")):
         part = getattr(getattr(config, key), of)
         if part not in (None, *task.needs):
-            fitting = [name for kind in kinds(key) if getattr(kind, of) in task.needs for name in names(kind)]
+            fitting = [name for kind in kinds(key) if getattr(kind, of) in task.needs for name in kind.option_names()]
             message = f"is for {part}, but task={task.name} needs {task.needs[-1]}; set {first_few(fitting)}"
             problems.append(Problem(message, key, getattr(config, key).name))
     with problems.collected():

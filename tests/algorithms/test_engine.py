@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine, class_of
 from launcher.algorithms.sam import SAM, SAMConfig
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS, PREPARE
 from launcher.data.batch import Batch, Moment, forget_constants, normalize
@@ -22,7 +22,7 @@ from launcher.plan.plan import Plan
 from tests.networks import tiny
 from tests.trainers import RECIPES
 
-ALGORITHMS = declarations()
+ALGORITHMS = ALGORITHMS.declarations()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

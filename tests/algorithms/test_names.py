@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("launcher/algorithms/",)
-NAMES = re.compile(rf"\b({'|'.join(declarations())})\b")
+NAMES = re.compile(rf"\b({'|'.join(ALGORITHMS.declarations())})\b")
 EXAMPLE = "an example in a help text or an error"
 # file and name -> why the name is allowed
 ALLOWED = {

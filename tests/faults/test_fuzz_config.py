@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.config import resolved
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys
 from launcher.config.yaml_file import as_yaml, read_mapping
@@ -48,7 +48,7 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.integers(), inner, max_size=3)
 )
 KEYS = st.one_of(
-    st.sampled_from([*all_keys(), *(f"algorithms.{name}" for name in declarations())]),
+    st.sampled_from([*all_keys(), *(f"algorithms.{name}" for name in ALGORITHMS.declarations())]),
     TEXTS,
     st.just(".".join("a" * 30)),
 )

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
     PolynomialLR,
 )  # fmt: skip
 
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.counts import count_of
 from launcher.errors import UserError
@@ -203,7 +203,7 @@ def test_incompatible_algorithms_are_refused_with_the_reason(first: str, second:
 
 
 def test_every_excluded_name_is_an_algorithm() -> None:
-    algorithms = declarations()
+    algorithms = ALGORITHMS.declarations()
     assert {name for one in algorithms.values() for name in one.excludes} <= algorithms.keys()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config import recipes
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.schema import GROUPS
 from launcher.plan.checks import check
@@ -67,7 +67,7 @@ def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> 
     stated = recipe.values.get("algorithms", {})
     for algorithm in recipe.chosen.get("algorithms", []):
         # note: null where a recipe does not use them
-        names = {field.name for field in fields(declarations()[algorithm])} - {"stages"}
+        names = {field.name for field in fields(ALGORITHMS.declarations()[algorithm])} - {"stages"}
         assert names == set(stated.pop(algorithm, {})) - {"stages"}, algorithm
     assert not stated
 

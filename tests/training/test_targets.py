@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from launcher.config.compose import compose
 from launcher.config.keys import kinds
-from launcher.config.options import names
 from launcher.config.targets import Called
 from launcher.data.batch import Moment
 from launcher.errors import UserError
@@ -117,7 +116,7 @@ def loss_of(*words: str) -> Any:
         for group in ("optimizer", "loss")
         for kind in kinds(group)
         if issubclass(kind, Called)
-        for name in names(kind)
+        for name in kind.option_names()
     ],
 )
 def test_a_packaged_option_has_keywords_of_its_target(group: str, name: str) -> None:

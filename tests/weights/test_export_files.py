@@ -12,7 +12,7 @@ from torchvision.models import get_model
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import declarations
+from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.models.build import build_model
@@ -51,7 +51,7 @@ PROGRAMS = {
 
 
 def test_every_algorithm_that_changes_the_model_is_here() -> None:
-    acting = {name for name, one in declarations().items() if "change_model" in one.places}
+    acting = {name for name, one in ALGORITHMS.declarations().items() if "change_model" in one.places}
     assert acting - {"alibi"} <= {name for words in {**UNCHANGED, **CHANGED}.values() for name in words_of(words)}
 
 
