@@ -1,6 +1,6 @@
 # `make demo` trains on built-in images; `make test` runs the tests of every change, `make test-all` all that there are.
 # Each installs what it needs first.
-.PHONY: demo test rest test-all docs gpu gpu-simulated setup setup-tests setup-rest setup-originals check soak
+.PHONY: demo test rest test-all docs docs-images gpu gpu-simulated setup setup-tests setup-rest setup-originals check soak
 
 # Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD, whose pixels are torch's.
 TWICE = tests/data/test_crops.py tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
@@ -26,6 +26,10 @@ test-all: test rest
 
 docs: setup-tests
 	.venv/bin/mkdocs build --strict
+
+# The images that the pages show.
+docs-images: setup-tests
+	.venv/bin/python scripts/write_demo.py
 
 gpu:
 	@scripts/gpu.sh --out gpu-results $(IMAGES)

@@ -1,7 +1,7 @@
-"""Run the demo with three seeds, print their results, and draw the images of docs/first_run.md from the first seed.
+"""Draw the images of docs/: of the demo, whose results with three seeds are printed, and of docs/results.md.
 
-Run it after a change of what the demo computes or its pages show: .venv/bin/python scripts/write_demo.py
-It needs chromium.
+Run it after a change of what the demo computes or its pages show: make docs-images
+It needs chromium and takes half an hour of processor time.
 """
 
 import json
@@ -24,6 +24,7 @@ from benchmarks.chromium import evaluated, screenshot  # noqa: E402
 
 DOCS = ROOT / "docs"
 IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_confusion.png")
+REPORT = "example_report.png"
 SEEDS = (42, 1, 2)
 _WIDTH, _COLOURS = 900, 256
 
@@ -38,9 +39,9 @@ def train(folder: Path, *words: str) -> None:
     subprocess.run([sys.executable, "-m", "launcher", *words], cwd=folder, check=True)
 
 
-def words_of(verb: str, run: str) -> list[str]:
-    """Return the words of a verb on docs/first_run.md, with another run in place of the one there."""
-    (line,) = re.findall(rf"^    train ({verb} .*)$", (DOCS / "first_run.md").read_text(), re.MULTILINE)
+def words_of(verb: str, run: str = "", page: str = "first_run.md") -> list[str]:
+    """Return the words of a verb on a page, with another run in place of the one there."""
+    (line,) = re.findall(rf"^    train ({verb} .*)$", (DOCS / page).read_text(), re.MULTILINE)
     return [run if word.startswith("runs/") else word for word in shlex.split(line)]
 
 
@@ -83,4 +84,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         results = [run(seed, Path(name)) for seed in SEEDS]
         draw(Path(name), f"runs/demo-{SEEDS[0]}")
+    with tempfile.TemporaryDirectory() as name:
+        train(Path(name), *words_of("curve .* dataset=shapes", page="results.md"))
+        train(Path(name), "report", "runs", "-o", str(DOCS / REPORT))
     print(*results, sep="\n")

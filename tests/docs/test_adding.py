@@ -1,6 +1,7 @@
 """The files and commands of docs/adding.md, in an empty folder with the wheel and no checkout."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with every file of the page."""
+    """Return a folder with every file of the page, and of the examples that it shows."""
     folder = tmp_path_factory.mktemp("own")
+    for example in ("grayscale", "ordinal", "recordio", "diary"):
+        assert f"`examples/{example}/`" in PAGE.read_text()
+        shutil.copytree(ROOT / "examples" / example, folder, dirs_exist_ok=True)
     for block in blocks(PAGE):
         if block.title:
             assert not (folder / block.title).exists()

@@ -1,0 +1,1 @@
+VERBS = {"steps": ("extras.steps", "how many steps a run has done")}

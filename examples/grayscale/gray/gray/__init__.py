@@ -1,0 +1,5 @@
+from torchvision.transforms.v2 import RandomGrayscale
+
+
+class Gray(RandomGrayscale):
+    pass
