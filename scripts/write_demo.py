@@ -62,8 +62,13 @@ def shoot(page: Path, heading: str, path: Path, height: int) -> None:
     top = int(evaluated(text, f"return {headings}.getBoundingClientRect().top + scrollY;", width=_WIDTH))
     screenshot(page, path, width=_WIDTH, height=top + height)
     with Image.open(path) as image:
-        part = image.convert("RGB").crop((0, max(0, top - 10), image.width, top + height))
-    part.quantize(_COLOURS).save(path, "PNG", optimize=True)
+        part = image.crop((0, max(0, top - 10), image.width, top + height))
+    save(part, path)
+
+
+def save(image: Image.Image, path: Path) -> None:
+    """Write an image in few colours."""
+    image.convert("RGB").quantize(_COLOURS).save(path, "PNG", optimize=True)
 
 
 def run(seed: int, folder: Path) -> dict[str, float]:
@@ -86,5 +91,7 @@ if __name__ == "__main__":
         draw(Path(name), f"runs/demo-{SEEDS[0]}")
     with tempfile.TemporaryDirectory() as name:
         train(Path(name), *words_of("curve .* dataset=shapes", page="results.md"))
-        train(Path(name), "report", "runs", "-o", str(DOCS / REPORT))
+        train(Path(name), "report", "runs", "-o", REPORT)
+        with Image.open(Path(name, REPORT)) as image:
+            save(image, DOCS / REPORT)
     print(*results, sep="\n")
