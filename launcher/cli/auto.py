@@ -232,7 +232,9 @@ def _reasons(choice: _Choice) -> list[str]:
 
 
 def _weights_hint(config: RunConfig, facts: Facts) -> str:
-    """Return the words that use pretrained weights of the model that are on this machine; empty without any."""
+    """Return what pretrained weights on this machine, or those that are typed, offer besides; empty without any."""
+    if facts.weights and config.recipe == "finetune":
+        return "; first recipe=probe, in seconds an epoch, then recipe=finetune model.weights=RUN goes on from its head"
     folder = Path(os.environ.get("TORCH_HOME") or paths.user_cache() / "torch", "hub", "checkpoints")
     if facts.weights or not isinstance(config.model, TorchvisionModel):
         return ""

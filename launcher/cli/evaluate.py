@@ -123,7 +123,7 @@ def _check_csv(arguments: argparse.Namespace) -> None:
 
 def _other(config: RunConfig, folder: RunFolder) -> str | None:
     """Return another folder or file to evaluate; None if it is the run's own data set, split for validation."""
-    if config.dataset.is_divided and config.dataloader.name == "torchvision":
+    if config.dataset.is_divided and config.dataloader.name in ("torchvision", "features"):
         with suppress(UserError):
             if identity(config, read_skipped(folder.skipped, config.dataset)) in noted_datasets(folder):
                 return None

@@ -22,7 +22,7 @@ def cached(name: str, facts: Any, kind: type[ValueT], compute: Callable[[], Valu
         value = compute()
         # note: it only saves time
         with suppress(OSError):
-            path = _path(name, facts)
+            path = path_of(name, facts)
             path.parent.mkdir(parents=True, exist_ok=True)
             # note: Python's JSON can state names that are not UTF-8
             atomic.write_text(path, json.dumps(TypeAdapter(kind).dump_python(value)))
@@ -32,7 +32,7 @@ def cached(name: str, facts: Any, kind: type[ValueT], compute: Callable[[], Valu
 def stored(name: str, facts: Any, kind: type[ValueT]) -> ValueT | None:
     """Return the value for some facts, plain values; None if there is none."""
     try:
-        return TypeAdapter(kind).validate_python(json.loads(_path(name, facts).read_bytes()))
+        return TypeAdapter(kind).validate_python(json.loads(path_of(name, facts).read_bytes()))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -46,5 +46,7 @@ def source_digest(root: Path, patterns: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _path(name: str, facts: Any) -> Path:
-    return paths.cache() / name / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
+def path_of(name: str, facts: Any, suffix: str = ".json") -> Path:
+    """Return the file of what is computed for some facts, plain values; `name` is its folder."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return paths.cache() / name / f"{digest[:32]}{suffix}"

@@ -14,8 +14,10 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import build
 from launcher.config.declaration import Size
 from launcher.config.fields import in_ratio, size_text, size_value
+from launcher.data.loaders.features import FeatureLoader
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
+from launcher.models.features import features
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import other_views
 from launcher.tasks import Task, build_task
@@ -42,6 +44,7 @@ def check_model(plan: Plan, origins: Mapping[str, str], optional: Collection[str
         problems += [
             *(_inapplicable(plan, name, needs) for name, needs in lacking.items() if name not in optional),
             *_sizes(plan, task, network.eval()),
+            *_features(plan, task, network),
             *_batch_norm(plan, task, network.train()),
         ]
     if problems:
@@ -102,6 +105,15 @@ def _sizes(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:
             key,
             value,
         )
+
+
+def _features(plan: Plan, task: Task, network: nn.Module) -> Problems:
+    """Return a problem if the run needs features, which the network lacks."""
+    problems = Problems()
+    if isinstance(plan.config.dataloader, FeatureLoader):
+        with problems.collected(), torch.no_grad():
+            features(network, _inputs(task, 2, plan.evaluation_size))
+    return problems
 
 
 def _batch_norm(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:

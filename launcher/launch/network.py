@@ -16,6 +16,7 @@ from launcher.config.choices import LIBRARIES
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
+from launcher.data.loaders.features import FeatureLoader
 from launcher.data.workers import Report
 from launcher.files.cache import cached, source_digest
 from launcher.files.disk import is_there
@@ -104,6 +105,7 @@ def with_checked_network(plan: Plan, origins: Mapping[str, str], report: Report)
         "sizes": [plan.size(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "other_sizes": [view for view, *_ in other_views(plan)],
         "optional": optional,
+        "features": isinstance(config.dataloader, FeatureLoader),
         "one_image": plan.rank_batch == plan.accumulation,
         "evaluation": plan.evaluation_size,
         "libraries": [version(name) for name in ("torch", "torchvision", "timm")],

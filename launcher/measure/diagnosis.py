@@ -15,6 +15,7 @@ from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images
 from launcher.data.loaders.base import DecodingLoader
+from launcher.data.loaders.features import FeatureLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
@@ -73,6 +74,8 @@ def bound_of(load: float, transfer: float, step: float) -> Bound:
 def advice(config: RunConfig, bound: Bound, gain: float, shared: float, measured: Measurement) -> list[str]:
     """List what to change, the most promising first."""
     lines: list[str] = []
+    if isinstance(config.dataloader, FeatureLoader):
+        return lines
     if bound == "step":
         lines += _cheaper_steps(config, measured)
     if bound != "transfer" and gain >= _WORTHWHILE:

@@ -22,6 +22,7 @@ from launcher.rank.group import any_rank
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
 from launcher.training.compiled import compile_run
+from launcher.training.features import use_features
 from launcher.training.opened import opened
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer
@@ -216,6 +217,7 @@ def write_result(scratch: Path, measure: Callable[[Trainer, float, float], objec
     with opened(scratch) as folder:
         config = replace(folder.config, optimizer=replace(folder.config.optimizer, lr=lr))
         with folder.trainer(config) as run:
+            use_features(run)
             try:
                 result = measure(run, seconds, requested_at)
             except StopRequested:

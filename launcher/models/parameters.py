@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.compute.randomness import key
@@ -73,6 +74,16 @@ def parameters_of_head(network: nn.Module) -> set[str]:
     """Return the names of the parameters of the layers that compute the logits."""
     heads = {id(layer) for layer in classifiers(network)}
     return {name for name, _, module in owned_parameters(network) if id(module) in heads}
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, shapes and values, independent of the file."""
+    sha256 = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha256.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return sha256.hexdigest()
 
 
 def layer_depths(network: nn.Module) -> dict[str, int]:

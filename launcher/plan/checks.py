@@ -89,7 +89,7 @@ def _batch(plan: Plan) -> Iterator[Problem]:
 
 def _folds(plan: Plan) -> Iterator[Problem]:
     dataset, loader = plan.config.dataset, plan.config.dataloader.name
-    if dataset.folds is not None and (dataset.is_built_in or loader != "torchvision"):
+    if dataset.folds is not None and (dataset.is_built_in or loader not in ("torchvision", "features")):
         message = "needs images of dataset.path, and dataloader=torchvision; set these, or remove the key"
         yield Problem(message, "dataset.folds", dataset.folds)
 

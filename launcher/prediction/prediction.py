@@ -16,6 +16,8 @@ from launcher.config.fields import is_on
 from launcher.config.gpus import Gpu
 from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
+from launcher.data.loaders.features import FeatureLoader
+from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
 from launcher.plan.counted import CountedStep
 from launcher.plan.plan import Plan
@@ -69,9 +71,14 @@ class Predictor:
     """A plan's counted steps, for machines with as many GPUs as the plan has processes on a node.
 
     Traces the steps if neither `counted` nor the cache has them.
+
+    Raises UserError if the steps have features instead of images.
     """
 
     def __init__(self, plan: Plan, counted: Sequence[CountedStep] | None = None):
+        if isinstance(plan.config.dataloader, FeatureLoader):
+            message = "has steps of the last layer alone, which predictions do not have; type train estimate"
+            raise UserError(Problem(message, "dataloader", "features"))
         self.plan, self.counted = plan, counted or counted_steps(plan)
 
     def on(

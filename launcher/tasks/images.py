@@ -100,6 +100,8 @@ class ImageTask(Task):
     """Has inputs [B, C, H, W], which the network gets normalized by the data set's mean and deviation."""
 
     def prepare(self, batch: Batch) -> Batch:
+        if batch.inputs.ndim == 2:
+            return batch  # note: features of prepared images
         dataset = self.config.dataset
         return replace(batch, inputs=normalize(batch.inputs, *dataset.normalization, self.dtype, dataset.largest))
 

@@ -25,6 +25,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.training.callbacks import Callbacks
 from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
 from launcher.training.compiled import compile_run
+from launcher.training.features import use_features
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -50,6 +51,7 @@ def train_rank(run_folder: Path) -> bool:
             trainer.callbacks = Callbacks(config.callbacks, folder.path)
             if state is not None:
                 trainer.load_state_dict(state)
+            use_features(trainer)
             compile_run(trainer)
             with explain_out_of_memory(trainer.plan):
                 rehearse_run(trainer)

@@ -3,7 +3,6 @@
 The launcher writes them to the run folder before a rank starts; the ranks only read that file.
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
 from launcher.files import atomic
 from launcher.models.build import adapted
-from launcher.models.parameters import parameters_of_head
+from launcher.models.parameters import digest, parameters_of_head
 from launcher.models.resnet import TorchvisionModel
 from launcher.models.smp import ENCODER
 from launcher.plan.plan import plan_for
@@ -59,9 +58,9 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     Raises UserError if the weights do not exist, cannot be read, or belong to another network.
     """
     source = load_weights(config.model)
-    digest = _digest(source.tensors)
-    if config.model.weights_sha256 not in (None, digest):
-        message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
+    sha256 = digest(source.tensors)
+    if config.model.weights_sha256 not in (None, sha256):
+        message = f"{source.origin} has the digest {sha256}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
     config, changes = _with_network_of(source, config, typed)
     network = run_network(plan_for(config, 1))
@@ -73,7 +72,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
         notes.append(chosen)
     if changes:
         notes.append(f"using {' '.join(changes)} of the network of these weights")
-    config = replace(config, model=replace(config.model, weights_sha256=digest))
+    config = replace(config, model=replace(config.model, weights_sha256=sha256))
     dataset, trained = config.dataset, source.config.dataset if source.config else source
     mean, std = trained.mean, trained.std
     if mean and std and len(mean) == dataset.channels and (mean, std) != (dataset.mean, dataset.std):
@@ -219,13 +218,3 @@ def _check_names(
         f"weights of {network}, not {config.model.architecture}: {first_few(wrong, 10)}; set the model of the weights"
     )
     raise problem(config.model.weights, message)
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, shapes and values, independent of the file."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return str(digest.hexdigest())

@@ -72,10 +72,29 @@ class ImageFiles(Source):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.worker_processes import open_processes  # note: torch
 
-        plan, config = opening.plan, opening.plan.config
-        train, val = (with_classes(one, opening.classes, config) for one in opening.images)
-        check_counts(plan, len(train.classes), len(train), train.root)
-        return open_processes(opening, train, val, config.dataloader.shuffle_buffer)  # type: ignore[attr-defined]
+        train, val = _labelled(opening)
+        buffer = opening.plan.config.dataloader.shuffle_buffer  # type: ignore[attr-defined]
+        return open_processes(opening, train, val, buffer)
+
+
+class EvaluatedImages(ImageFiles):
+    """The same, but those for training are prepared as for an evaluation, too."""
+
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        from launcher.data.worker_processes import WorkerProcesses  # note: torch
+
+        config, (train, val) = opening.plan.config, _labelled(opening)
+        task, decoder = config.task, config.task.evaluation_decoder(config)
+        reader = WorkerProcesses(task.records(train, decoder), opening.shard)
+        return reader, WorkerProcesses(task.records(val, decoder), opening.shard)
+
+
+def _labelled(opening: Opening) -> list[Images]:
+    """Return the images of both splits with the labels of the run; raises UserError if their counts differ from it."""
+    plan = opening.plan
+    train, val = (with_classes(one, opening.classes, plan.config) for one in opening.images)
+    check_counts(plan, len(train.classes), len(train), train.root)
+    return [train, val]
 
 
 def _layout(path: Path, dataset: Dataset, train: Images, val: Images) -> list[str]:
