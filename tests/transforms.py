@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from launcher.algorithms.engine import apply_in_turn, on_device
 from launcher.algorithms.image_operations import BLACK, Choice, Colour, apply
 from launcher.data.batch import Batch, to_device
 
@@ -14,7 +13,9 @@ def transformed(algorithm: Any, batch: Batch) -> Batch:
     """Return the batch after the transform of an algorithm, or the same object if it has none for this batch."""
     height, width = batch.inputs.shape[-2:]
     transform = algorithm.change_batch(batch, (height, width))
-    return apply_in_turn(on_device([transform], batch.inputs.device), batch) if transform else batch
+    if transform is None:
+        return batch
+    return transform.apply(batch, *to_device(*transform.arrays, device=batch.inputs.device))
 
 
 def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:

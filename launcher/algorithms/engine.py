@@ -1,14 +1,13 @@
 """Call the active algorithms at each point of the loop, in the order of their declarations."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, Gradients, Loss, Sent, Transform
@@ -64,9 +63,11 @@ class Changes:
     packed: Tensor
     kind: Hashable
 
-    def apply(self, batch: Batch, packed: Tensor) -> Batch:
-        """Return the batch after the transforms with these arrays."""
-        return apply_in_turn(sent(self.transforms, packed), batch)
+    def apply(self, batch: Batch, packed: Tensor | None = None) -> Batch:
+        """Return the batch after the transforms, with their own arrays or other ones."""
+        for transform, tensors in sent(self.transforms, self.packed if packed is None else packed):
+            batch = transform.apply(batch, *tensors)
+        return batch
 
 
 class Engine:
@@ -135,7 +136,7 @@ class Engine:
         self,
         batch: Batch,
         prepare: Callable[[Batch], Batch],
-        apply: Callable[[Changes, Batch], Batch] | None = None,
+        apply: Callable[[Changes, Batch], Batch] = Changes.apply,
     ) -> Batch:
         """Augment, prepare and mix a batch; all arrays are sent to the device in one copy.
 
@@ -144,12 +145,12 @@ class Engine:
         drawn = [*self._drawn(batch, prepare)]
         together, start = packed([array for one in drawn for array in one.transform.arrays], batch.inputs.device), 0
         for repeats, group in itertools.groupby(drawn, key=attrgetter("repeats")):
-            changes = [*group]
-            arrays = [array for one in changes for array in one.transform.arrays]
-            kind = *((one.name, one.size) for one in changes), *((array.shape, array.dtype.str) for array in arrays)
+            alike = [*group]
+            arrays = [array for one in alike for array in one.transform.arrays]
+            kind = *((one.name, one.size) for one in alike), *((array.shape, array.dtype.str) for array in arrays)
             end = start + packed_size(arrays)
-            own = Changes([one.transform for one in changes], together[start:end], kind)
-            batch, start = (apply or apply_changes)(own, batch) if repeats else apply_changes(own, batch), end
+            changes = Changes([one.transform for one in alike], together[start:end], kind)
+            batch, start = apply(changes, batch) if repeats else changes.apply(batch), end
         return batch
 
     def _drawn(self, batch: Batch, prepare: Callable[[Batch], Batch]) -> Iterator[_Drawn]:
@@ -208,32 +209,10 @@ class Engine:
             algorithm.load_state_dict(state[name])
 
 
-def on_device(transforms: Iterable[Transform], device: torch.device) -> list[Sent]:
-    """Send the arrays of all transforms to the device in one copy."""
-    transforms = list(transforms)
-    return sent(transforms, packed(_arrays(transforms), device))
-
-
 def sent(transforms: Sequence[Transform], packed: Tensor) -> list[Sent]:
     """Return transforms with their tensors, which are parts of `packed`."""
-    tensors = iter(unpacked(packed, _arrays(transforms)))
+    tensors = iter(unpacked(packed, [array for one in transforms for array in one.arrays]))
     return [(one, list(itertools.islice(tensors, len(one.arrays)))) for one in transforms]
-
-
-def _arrays(transforms: Iterable[Transform]) -> list[np.ndarray]:
-    return [array for one in transforms for array in one.arrays]
-
-
-def apply_changes(changes: Changes, batch: Batch) -> Batch:
-    """Return the batch after changes."""
-    return changes.apply(batch, changes.packed)
-
-
-def apply_in_turn(transforms: Sequence[Sent], batch: Batch) -> Batch:
-    """Return the batch after the transforms."""
-    for transform, tensors in transforms:
-        batch = transform.apply(batch, *tensors)
-    return batch
 
 
 def _change_image(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.base import Algorithm, Context, Transform
-from launcher.algorithms.engine import Engine, apply_in_turn, on_device
+from launcher.algorithms.engine import Engine
 from launcher.config.declaration import PREPARE, Size
-from launcher.data.batch import Batch, Moment
+from launcher.data.batch import Batch, Moment, to_device
 from launcher.data.images import ImageReader
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.loading import Loaders, build_loaders
@@ -150,7 +150,7 @@ class _Run:
                 batch = self._task.prepare(batch)
             elif name in names:
                 transform = self._transform(self._engine.active[name], batch, count, loaded)
-                batch = apply_in_turn(on_device([transform] if transform else [], _CPU), batch)
+                batch = transform.apply(batch, *to_device(*transform.arrays, device=_CPU)) if transform else batch
         return batch
 
     def _transform(self, algorithm: Algorithm[Any], batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.engine import Changes, apply_changes, sent
+from launcher.algorithms.engine import Changes, sent
 from launcher.compute.probe import processor_features
 from launcher.config.fields import is_on
 from launcher.counts import count_of
@@ -55,7 +55,7 @@ def compile_run(trainer: Trainer) -> None:
     if reasons and trainer.config.compile == "require":
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
-        trainer.train_step.apply = apply_changes
+        trainer.train_step.apply = Changes.apply
         for module in (trainer.train_step.objective, trainer.evaluation_model, *_teacher(trainer)):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:

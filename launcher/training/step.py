@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Loss
-from launcher.algorithms.engine import Changes, Engine, apply_changes
+from launcher.algorithms.engine import Changes, Engine
 from launcher.compute.accelerator import drops_by_flag, has_streams
 from launcher.compute.foreach import Snapshot, gradients_of
 from launcher.compute.randomness import key
@@ -59,7 +59,7 @@ class TrainStep:
     precision: Precision
     loss: Loss
     buckets: GradientBuckets | None = None
-    apply: Callable[[Changes, Batch], Batch] = apply_changes
+    apply: Callable[[Changes, Batch], Batch] = Changes.apply
     captured: CapturedSteps | None = None
 
     def __post_init__(self) -> None:
