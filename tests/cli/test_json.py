@@ -41,7 +41,7 @@ TYPED = {
     "doctor": ["doctor", *SMALL],
     "help WORD": ["help", "submit"],
     "look": ["look", *SMALL],
-    "ablate": ["ablate", "recipe=mild", *SHAPES, "--grid"],
+    "ablate": ["ablate", "recipe=mild", "algorithms=[ema,blurpool]", *SHAPES, "--grid"],
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],

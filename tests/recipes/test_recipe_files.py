@@ -12,6 +12,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import GROUPS
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
+from tests.covering import sweep
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -48,7 +49,7 @@ def test_a_recipe_composes_without_a_note(name: str) -> None:
 
 
 @pytest.mark.parametrize("fidelity", ["ours", "published"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sweep(ALL))
 def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fidelity: str) -> None:
     recipe = recipes.load(name)
     for epochs in {recipe.get("epochs"), *recipe.lengths, *filter(None, recipe.about.epochs)} - {1}:
