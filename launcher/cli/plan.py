@@ -23,7 +23,7 @@ from launcher.data.workers import Report
 from launcher.doctor.machine import read_gpus
 from launcher.launch.memory import host_need
 from launcher.launch.prepare import Prepared, left_to_the_start, prepare_plan
-from launcher.plan.counted import step_bytes
+from launcher.plan.counted import fitting_batch, step_bytes
 from launcher.plan.plan import Plan
 
 EXAMPLES = [
@@ -57,9 +57,10 @@ def main(arguments: argparse.Namespace) -> int:
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_plan(composed, arguments.seen, report)
         memory = _memory(prepared, report)
+        notes = [*_too_large(prepared.plan, memory), *prepared.notes]
     plan, later = prepared.plan, [*left_to_the_start(prepared)]
     if arguments.json:
-        print_json({**_numbers(plan), "memory": memory, "notes": list(prepared.notes), "checked_at_the_start": later})
+        print_json({**_numbers(plan), "memory": memory, "notes": notes, "checked_at_the_start": later})
         return 0
     out, title = console(), plan.config.task.view_title
     out.print(_facts(plan, memory))
@@ -67,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     if 1 < len(stages := _stages(plan)) <= _STAGES:
         out.print(_table_of(stages, title))
     out.print(_order(plan.config))
-    for note in prepared.notes:
+    for note in notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
     if later:
         out.print(verbatim(f"checked at the start: {', '.join(later)}"))
@@ -131,6 +132,16 @@ def _memory(prepared: Prepared, report: Report) -> dict[str, int | None]:
         total = min(of_these, default=None)
     available = usable_memory().available if is_here else None
     return {"host": host, "host_available": available, "device": step, "device_total": total}
+
+
+def _too_large(plan: Plan, memory: dict[str, int | None]) -> Iterator[str]:
+    """Yield a note if a step does not fit into the memory of a GPU."""
+    step, total = memory["device"], memory["device_total"]
+    if step and total and step > total:
+        fitting = fitting_batch(plan, step, total)
+        hint = f"device_batch_size={fitting} fits" if fitting else "not even one fits"
+        held = count_of(plan.rank_batch // plan.accumulation, plan.config.task.sample)
+        yield f"{held} at once need {decimal(step)} of a GPU's {decimal(total)}; {hint}"
 
 
 def _parts_of(memory: dict[str, int | None]) -> Iterator[str]:

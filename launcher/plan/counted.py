@@ -61,6 +61,15 @@ def step_bytes(plan: Plan) -> int | None:
     return max(step.peak_bytes for step in steps) if steps else None
 
 
+def fitting_batch(plan: Plan, step: float, memory: float) -> int | None:
+    """Return the largest part of a rank's images whose step fits into the memory; None if not even one does.
+
+    step: what the step takes of it with all images of a micro-batch, in the unit of `memory`.
+    """
+    most = int(plan.rank_batch // plan.accumulation * memory / step)
+    return next((images for images in range(most, 0, -1) if plan.rank_batch % images == 0), None)
+
+
 def computed(plan: Plan) -> dict[str, Any]:
     """Return what a plan's steps compute, independent of the run's name and length."""
     values = as_mapping(plan.config)

@@ -11,6 +11,7 @@ from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.measure.estimate import Span
+from launcher.plan import counted
 from launcher.plan.plan import Plan
 from launcher.prediction.prediction import Prediction
 from launcher.prediction.rates import efficiencies
@@ -112,8 +113,7 @@ def fitting_batch(plan: Plan, prediction: Prediction) -> int | None:
     if prediction.fits:
         return None
     memory = efficiencies()["assumed"]["memory"] * gpus()[str(prediction.machine.gpu)].memory
-    most = plan.rank_batch // plan.accumulation * memory / prediction.memory_gigabytes
-    return next((n for n in range(int(most), 0, -1) if plan.rank_batch % n == 0), None)
+    return counted.fitting_batch(plan, prediction.memory_gigabytes, memory)
 
 
 def memory_problem(plan: Plan, prediction: Prediction) -> str:

@@ -15,7 +15,7 @@ from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.files.disk import is_there, reason
-from launcher.plan.counted import step_bytes
+from launcher.plan.counted import fitting_batch, step_bytes
 from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank
 from launcher.rank.signs import COMMAND, STOP
@@ -101,13 +101,16 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
         count, reason = plan.rank_batch // plan.accumulation, str(error).partition(". ")[0]
         samples = f"{count_of(count, 'sample')} of {size_text(plan.full_size)} {plan.config.task.unit}"
         message = f"{samples} at a time do not fit into GPU memory ({reason})"
-        most, step = count // 2, step_bytes(plan)
+        step, too_large = step_bytes(plan), 2.0
         if step is not None:
             total = torch.cuda.get_device_properties().total_memory
             message += f"; the counted step takes {decimal(step)} of {decimal(total)}"
-            most = min(most, count * total // step)
-        half = next((images for images in range(most, 0, -1) if plan.rank_batch % images == 0), None)
-        message += f"; device_batch_size={half} keeps the global batch" if half else "; use a smaller model or size"
+            # note: a count that fits is too low
+            too_large = max(too_large, step / total)
+        fitting = fitting_batch(plan, too_large, 1)
+        message += (
+            f"; device_batch_size={fitting} keeps the global batch" if fitting else "; use a smaller model or size"
+        )
         if plan.config.model.checkpointing == "off":
             message += "; model.checkpointing=on saves memory but takes longer"
         problem = Problem(message, "device_batch_size", plan.config.device_batch_size)

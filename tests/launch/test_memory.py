@@ -76,6 +76,8 @@ def test_a_plan_has_the_memory_of_host_and_device(tmp_path: Path, monkeypatch: p
     assert (there["host"], there["device_total"]) == (None, 40 * GB)
     # note: weights, gradients and momentum of 11.2 million parameters in float32
     assert there["device"] > 3 * 4 * 11.2e6
+    large = ("batch_size=8192", "dataset.train_samples=16384", "dataset.native_size=512", "hardware=g5_xlarge")
+    assert "of a GPU's 24.0 GB; device_batch_size=" in output_of("plan", *tiny, *large)
     assert f"device about {there['device'] / 1e6:.1f} MB of 40.0 GB" in output_of(
         "plan", *tiny, "hardware=p4d_24xlarge"
     )
