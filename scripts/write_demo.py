@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_confusion.png")
 REPORT = "example_report.png"
 SEEDS = (42, 1, 2)
-_WIDTH, _COLOURS = 900, 256
+_WIDTH, _FRAME, _COLOURS = 900, 200, 256
 
 
 def command() -> list[str]:
@@ -60,7 +60,8 @@ def shoot(page: Path, heading: str, path: Path, height: int) -> None:
     # note: its policy forbids scripts
     text = re.sub("<meta http-equiv=[^>]*>", "", page.read_text())
     top = int(evaluated(text, f"return {headings}.getBoundingClientRect().top + scrollY;", width=_WIDTH))
-    screenshot(page, path, width=_WIDTH, height=top + height)
+    # note: some versions take the height of their window's frame from that of the page
+    screenshot(page, path, width=_WIDTH, height=top + height + _FRAME)
     with Image.open(path) as image:
         part = image.crop((0, max(0, top - 10), image.width, top + height))
     save(part, path)
