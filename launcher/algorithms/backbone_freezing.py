@@ -34,7 +34,6 @@ class BackboneFreezingConfig(
         return max(0, self.stages - self.stages * step // plan.every(self.until))
 
     def probes(self, plan: RunPlan) -> bool:
-        """Return whether only the last layer learns in the whole run."""
         return plan.every(self.until) >= plan.total_steps
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:

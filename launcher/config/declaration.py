@@ -149,6 +149,10 @@ class AlgorithmConfig(Declaration):
         """Return the values that follow the run, by the names of their lists, at a step."""
         return {}
 
+    def probes(self, plan: RunPlan) -> bool:
+        """Return whether only the last layer learns in the whole run."""
+        return False
+
     def network_values(self) -> dict[str, Any] | None:
         """Return the values by which `change_model` changes what is evaluated; None if evaluation sees no change."""
         return None

@@ -38,6 +38,8 @@ def seconds(rounds):
 seconds(2)
 rate = rounds * megabytes / 1000 * 2 * (count - 1) / count / seconds(rounds)
 open(f"{store}-{rank}", "w").write(str(rate))
+dist.barrier()
+dist.destroy_process_group()
 """
 
 

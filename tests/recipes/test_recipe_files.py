@@ -19,7 +19,7 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 ABLATIONS = sorted(path.stem for path in FOLDER.glob("ablations/*.yaml"))
 ALL = [*RECIPES, *ABLATIONS]
 # For one's own images and any model, without published results.
-OWN = ("finetune", "small", "small_muon")
+OWN = ("finetune", "probe", "small", "small_muon")
 # Recipes whose publications have only a speed or values.
 WITHOUT_ACCURACY = (
     *("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", "small_gpt", "small_segmentation", "unet_brats"),

@@ -150,7 +150,7 @@ def test_a_changed_image_is_computed_again(tmp_path: Path, cache: Path) -> None:
         (["image.flip=0.5"], "set image.flip=0.0"),
         (["image.eval_views=5crop"], "set image.eval_views=centre"),
         (["compile=on"], "set compile=off"),
-        (["algorithms.backbone_freezing.until=0.5dur"], "set algorithms.backbone_freezing.until=1dur"),
+        (["algorithms.backbone_freezing.until=0.5dur"], "only the last layer can learn, in the whole run"),
         (["model.weights=null"], "set model.weights to a run folder"),
         (["task=segmentation", "dataset=shape_masks", "loss=dice_cross_entropy"], "set recipe=small_segmentation"),
         (["model=timm", "model.architecture=resnetv2_50"], "ResNetV2 does not end in one linear layer"),

@@ -35,12 +35,11 @@ class FeatureLoader(TorchvisionLoader):
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         """Yield what needs several looks at an image, or layers before the last that learn."""
         yield from super().problems(plan)
-        freezing = plan.config.algorithms.get("backbone_freezing")
-        # note: layers that do not learn in the last step never do
-        if freezing is None or not freezing.acts_at(plan, max(0, plan.total_steps - 1)):
-            key = "algorithms.backbone_freezing.until"
-            message = f"{_ONCE}, so only the last layer can learn; set {key}=1dur, as recipe=probe has it"
-            yield Problem(message, key, getattr(freezing, "until", "off"))
+        if not any(values.probes(plan) for values in plan.config.algorithms.values()):
+            message = (
+                f"{_ONCE}, so only the last layer can learn, in the whole run, as in recipe=probe; set torchvision"
+            )
+            yield Problem(message, "dataloader", self.name)
         for name, values in plan.config.algorithms.items():
             if any(values.place(point) is not None for point in _CHANGING):
                 message = f"{_ONCE}, but this changes images or targets at each step; set algorithms.{name}=off"
