@@ -10,6 +10,7 @@ from launcher.doctor import connection
 from launcher.doctor.connection import Measured, all_reduce, judge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_are_measured_and_what_nccl_prints_is_shown(
     count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

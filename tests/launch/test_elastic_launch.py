@@ -131,6 +131,7 @@ def test_a_stop_signal_to_every_process_acts_like_one_to_the_launcher(start: Sta
     assert both(run, "saved")()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) -> None:
     process = start("never_end")
     wait_for(both(run, "ready"))
@@ -141,6 +142,7 @@ def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) ->
     ended(process, 130)
 
 
+@pytest.mark.slow
 def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start, run: Path) -> None:
     several = two_nodes()
     other = start("save_on_request", *several)
@@ -211,6 +213,7 @@ def test_ranks_that_never_connect_end_the_first_attempt_and_are_all_named(
     assert "try NCCL_P2P_DISABLE=1, or type train doctor" in errors
 
 
+@pytest.mark.slow
 def test_a_gpu_lost_before_a_restart_does_not_move_the_run_to_the_cpu(start: Start, run: Path) -> None:
     output, errors = ended(start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1"), 1)
     assert "restarting from the start (1 of 1)" in output

@@ -240,6 +240,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sweep(KINDS, ["averages"]))
 def test_each_kind_of_run_resumes_from_its_mirror_alone(here: Here, kind: str) -> None:
     words, run = [*KINDS[kind], "epochs=2"], here.folder / "runs" / "first"

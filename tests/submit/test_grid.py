@@ -132,12 +132,12 @@ def test_the_sum_of_the_runs_is_priced(slurm: Path, curve: Curve) -> None:
 def test_what_an_array_cannot_do_is_one_line(curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: launch.nnodes=1,2: differs" in curve(*GRID[:1], *GRID[3:], "launch.nnodes=1,2", code=2)
     assert "error: --parallel=2: is for runs on this machine" in curve(*GRID, "--parallel=2", code=2)
-    assert "error: --slurm submits the missing runs; add --run" in refused("ablate", "--slurm", *GRID)
+    assert "error: --slurm submits the missing runs; add --run" in refused("ablate", "--slurm", *GRID, "algorithms=off")
     monkeypatch.delenv("TRAIN_DATA")
     missing = "error: dataset.path=null: missing; set dataset.path=/data/imagenet"
     without_data = [*GRID[:1], "dataset=imagenet", *GRID[4:]]
     assert curve(*without_data, code=2).startswith(missing)
-    assert refused("ablate", "--run", "--slurm", "--with=ema", *without_data).startswith(missing)
+    assert refused("ablate", "--run", "--slurm", "--with=ema", *without_data, "algorithms=off").startswith(missing)
 
 
 def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:

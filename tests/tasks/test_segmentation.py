@@ -231,6 +231,7 @@ def test_steps_of_all_sizes_are_compiled_before_the_first(images: Path, traced: 
     assert compiled.graphs() == count
 
 
+@pytest.mark.slow
 def compare_ranks(rank: int, count: int, images: Path, folder: Path) -> None:
     run = build_trainer(config_of(images), Ranks(rank, count, rank, count, torch.device("cpu")))
     first = run.evaluate(lambda: False)

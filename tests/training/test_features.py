@@ -163,6 +163,7 @@ def test_what_features_cannot_have_is_refused_in_one_line(words: list[str], expe
     assert expected in refused(*PROBE, f"model.weights={weights}", *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
 def test_a_network_computes_the_same_of_features_and_of_images(name: str) -> None:
     network = timm.create_model(name, num_classes=7).eval()

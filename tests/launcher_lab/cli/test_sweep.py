@@ -122,6 +122,7 @@ def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flower
     check_existing(tmp_path / "before and same", config, here=True)
 
 
+@pytest.mark.slow
 def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher shortens the schedule, reads the surgery and digest of the weights, and makes paths absolute."""
     train_by(cli.main, monkeypatch)
