@@ -204,7 +204,9 @@ def test_a_folder_for_runs_needs_space() -> None:
 
 def test_the_need_of_shared_memory_follows_batch_image_size_and_workers() -> None:
     words = ["recipe=mild", "batch_size=1024", "dataloader.workers=4", "dataloader.prefetch=3"]
-    assert memory_needs(compose(words).config, 1)[1] == 1024 * 3 * 176 * 176 * 4 * 3
+    assert memory_needs(compose([*words, "eval_batch_size=64"]).config, 1)[1] == 1024 * 3 * 176 * 176 * 4 * 3
+    size = compose(words).config.image.eval_size
+    assert memory_needs(compose(words).config, 1)[1] == 2048 * 3 * size * size * 4 * 3, "evaluation has more"
     assert memory_needs(compose(["dataloader=synthetic"]).config, 1)[1] == 0
 
 
@@ -214,7 +216,7 @@ def test_the_need_of_shared_memory_counts_automatic_workers(
 ) -> None:
     monkeypatch.setattr(probe, "usable_cores", lambda: cores)
     monkeypatch.setattr(base, "usable_memory", lambda: HostMemory(10**12, 10**12, "the machine"))
-    config = compose(["recipe=mild", "batch_size=1024", "dataloader.prefetch=3"]).config
+    config = compose(["recipe=mild", "batch_size=1024", "eval_batch_size=64", "dataloader.prefetch=3"]).config
     assert memory_needs(config, ranks)[1] == 1024 * 3 * 176 * 176 * workers * 3
 
 
@@ -222,9 +224,9 @@ def test_automatic_workers_of_all_ranks_have_half_of_shared_memory(monkeypatch: 
     monkeypatch.setattr(probe, "usable_cores", lambda: 64)
     of_a_worker = 512 * 3 * 176 * 176 * 2
     monkeypatch.setattr(base, "free_shared_memory", lambda: 2 * 2 * 5 * of_a_worker + 1)
-    config = compose(["recipe=mild", "batch_size=1024"]).config
+    words = ["recipe=mild", "batch_size=1024", "eval_batch_size=64"]
+    config, typed = (compose([*words, *more]).config for more in ([], ["dataloader.workers=30"]))
     assert memory_needs(config, 2)[1] == 2 * 5 * of_a_worker
-    typed = compose(["recipe=mild", "batch_size=1024", "dataloader.workers=30"]).config
     assert memory_needs(typed, 2)[1] == 2 * 30 * of_a_worker
     monkeypatch.setattr(base, "free_shared_memory", lambda: of_a_worker)
     assert memory_needs(config, 2)[1] == 2 * of_a_worker, "one worker at least"

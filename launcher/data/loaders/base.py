@@ -162,17 +162,20 @@ class WorkerLoader(Loader):
         of_type = PixelType.of(plan.config.dataset)
         return of_type.channels * np.dtype(of_type.loaded).itemsize * math.prod(size)
 
-    def shared_bytes(self, plan: Plan) -> int:
-        return self.in_processes * self.prefetch * plan.rank_batch * self.image_bytes(plan, plan.full_size)
-
-    def host_bytes(self, plan: Plan, ranks: int, workers: int) -> int:
-        """Return it with the workers, and the batches of training or evaluation, whichever are more."""
-        batches = workers * (self.prefetch + _MADE) if self.in_processes else self.prefetch + 1
+    def batch_bytes(self, plan: Plan, batches: int) -> int:
+        """Return the bytes of so many batches of a rank, for training or evaluation, whichever are more."""
         evaluated = min(batches * plan.rank_eval_batch, (plan.config.dataset.val_samples or 0) // plan.world_size)
         training = batches * plan.rank_batch * self.image_bytes(plan, plan.full_size)
-        evaluation = evaluated * self.image_bytes(plan, plan.loaded_evaluation_size)
+        return max(training, evaluated * self.image_bytes(plan, plan.loaded_evaluation_size))
+
+    def shared_bytes(self, plan: Plan) -> int:
+        return self.in_processes and self.batch_bytes(plan, self.prefetch)
+
+    def host_bytes(self, plan: Plan, ranks: int, workers: int) -> int:
+        """Return it with the workers and all batches ahead."""
+        batches = workers * (self.prefetch + _MADE) if self.in_processes else self.prefetch + 1
         processes = workers * _WORKER + _SERVER if workers and self.in_processes else 0
-        return super().host_bytes(plan, ranks, workers) + ranks * (processes + max(training, evaluation))
+        return super().host_bytes(plan, ranks, workers) + ranks * (processes + self.batch_bytes(plan, batches))
 
 
 @dataclass(frozen=True, config=STRICT)
