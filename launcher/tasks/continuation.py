@@ -13,7 +13,7 @@ from launcher.compute import randomness
 from launcher.data.listing import is_file
 from launcher.errors import DONE, UserError, one_line
 from launcher.later import torch
-from launcher.tasks.presenters import TOKENS, Predictor, Presenter
+from launcher.tasks.presenters import TOKENS, PredictingModel, Presenter
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,7 +31,7 @@ class TextPresenter(Presenter):
             message = f'is continued as a text, not read; type "$(cat {self.text})" to continue what it holds'
             print(f"note: {one_line(f'{self.text} {message}')}", file=sys.stderr)
 
-    def present(self, model: Predictor) -> int:
+    def present(self, model: PredictingModel) -> int:
         flags = self.arguments
         draws = {"temperature": flags.temperature or 0.0, "top_k": flags.top_k, "seed": flags.seed or 0}
         added = continuation(model, self.text, tokens=flags.tokens or TOKENS, **draws)
@@ -40,7 +40,9 @@ class TextPresenter(Presenter):
         return DONE
 
 
-def continuation(model: Predictor, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int) -> str:
+def continuation(
+    model: PredictingModel, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int
+) -> str:
     """Return at most so many tokens after a text, as text; it ends with the document.
 
     temperature: 0 takes the likeliest token; else the logits are divided by it, and one of the `top_k` likeliest is

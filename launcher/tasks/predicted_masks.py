@@ -18,11 +18,13 @@ from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
 from launcher.files import atomic
 from launcher.tasks.pixels import palette
-from launcher.tasks.presenters import PredictedImage, Predictor
+from launcher.tasks.presenters import PredictedImage, PredictingModel
 
 
 @torch.inference_mode()
-def write_masks(model: Predictor, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[PredictedImage]:
+def write_masks(
+    model: PredictingModel, files: Sequence[str], masks: Sequence[Path], top: int
+) -> Iterator[PredictedImage]:
     """Write the predicted mask of each file, the PNG of `mask_image`; yield the classes with most pixels.
 
     Images are resized as for an evaluation, and not cropped; scores are resized to the image's own size.
@@ -39,7 +41,7 @@ def write_masks(model: Predictor, files: Sequence[str], masks: Sequence[Path], t
         ) from None
 
 
-def _written(model: Predictor, file: str, path: Path, top: int) -> PredictedImage:
+def _written(model: PredictingModel, file: str, path: Path, top: int) -> PredictedImage:
     """Write the mask of one file."""
     try:
         mask = predicted_mask(model, read(Piece(file, file)))
@@ -68,7 +70,7 @@ def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
     return image
 
 
-def predicted_mask(model: Predictor, data: bytes) -> np.ndarray:
+def predicted_mask(model: PredictingModel, data: bytes) -> np.ndarray:
     """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
     values = model.card["input"]
     pixels, size = pixel_type_of(values).read(data, upright=values["exif_orientation"]), edges(values["size"])

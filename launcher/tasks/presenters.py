@@ -37,7 +37,7 @@ class PredictedImage:
     unreadable: str | None = None
 
 
-class Predictor(Protocol):
+class PredictingModel(Protocol):
     """What presenters use of a trained model (`launcher.weights`)."""
 
     @property
@@ -57,7 +57,7 @@ class Presenter(ABC):
         self.arguments, self.predicted = arguments, config.task.predicted
 
     @abstractmethod
-    def present(self, model: Predictor) -> int:
+    def present(self, model: PredictingModel) -> int:
         """Print the predictions; return the exit code."""
 
 
@@ -76,11 +76,11 @@ class ImagePresenter(Presenter):
         if not any(is_file(Path(file)) for file in self.files):
             raise UserError(f"no such image: {first_few(self.files)}; pass files, folders, or --list FILE")
 
-    def predictions(self, model: Predictor) -> Iterable[PredictedImage]:
+    def predictions(self, model: PredictingModel) -> Iterable[PredictedImage]:
         """Return those of the files."""
         return model.predict_files(self.files, self.arguments.top or TOP)
 
-    def present(self, model: Predictor) -> int:
+    def present(self, model: PredictingModel) -> int:
         failed, show = 0, self._json if self.arguments.json else self._csv if self.arguments.csv else self._line
         for note in notes_on(self.dropped):
             print(f"note: {one_line(note)}", file=sys.stderr)

@@ -20,7 +20,7 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.later import torch
 from launcher.tasks import Details
 from launcher.tasks.images import ImageTask, ImageTaskConfig
-from launcher.tasks.presenters import MASKS, TOP, ImagePresenter, PredictedImage, Predictor
+from launcher.tasks.presenters import MASKS, TOP, ImagePresenter, PredictedImage, PredictingModel
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -151,12 +151,12 @@ class MaskPresenter(ImagePresenter):
             message = f"would overwrite {first_few(present, 1)}; set another folder"
             raise UserError(Problem(message, "--masks", self.folder))
 
-    def predictions(self, model: Predictor) -> Iterable[PredictedImage]:
+    def predictions(self, model: PredictingModel) -> Iterable[PredictedImage]:
         from launcher.tasks.predicted_masks import write_masks  # note: torch
 
         return write_masks(model, self.files, self.masks, self.arguments.top or TOP)
 
-    def present(self, model: Predictor) -> int:
+    def present(self, model: PredictingModel) -> int:
         code = super().present(model)
         print(f"masks are in {self.arguments.masks or MASKS}", file=sys.stderr)
         return code
