@@ -101,11 +101,12 @@ class Group:
         if isinstance(values, self.base):
             return values
         name = str(values.get("name")) if isinstance(values, Mapping) else ""
-        kinds = self._chosen([name])
+        target = self.target if isinstance(values, Mapping) and KEY in values else None
+        kinds = {} if target else self._chosen([name])
         if code.is_read_only() and self._is_of_the_user(values, name in kinds):
             return Unread(values)
-        if isinstance(values, Mapping) and KEY in values and self.target:
-            return from_json(_one_of((checked(self.target, self.name, name, values),)), values)
+        if target:
+            return from_json(_one_of((checked(target, self.name, name, values),)), values)
         return from_json(_one_of((kinds[name],) if name in kinds else tuple(kinds.values())), values)
 
     def _by_name(self, values: Any) -> dict[str, Any]:

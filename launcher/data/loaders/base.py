@@ -169,7 +169,7 @@ class WorkerLoader(Loader):
         return max(training, evaluated * self.image_bytes(plan, plan.loaded_evaluation_size))
 
     def shared_bytes(self, plan: Plan) -> int:
-        return self.in_processes and self.batch_bytes(plan, self.prefetch)
+        return self.batch_bytes(plan, self.prefetch) if self.in_processes else 0
 
     def host_bytes(self, plan: Plan, ranks: int, workers: int) -> int:
         """Return it with the workers and all batches ahead."""

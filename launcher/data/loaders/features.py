@@ -36,9 +36,8 @@ class FeatureLoader(TorchvisionLoader):
         """Yield what needs several looks at an image, or layers before the last that learn."""
         yield from super().problems(plan)
         if not any(values.probes(plan) for values in plan.config.algorithms.values()):
-            message = (
-                f"{_ONCE}, so only the last layer can learn, in the whole run, as in recipe=probe; set torchvision"
-            )
+            message = f"{_ONCE}, so only the last layer can learn, in the whole run"
+            message += "; type recipe=probe, or dataloader=torchvision"
             yield Problem(message, "dataloader", self.name)
         for name, values in plan.config.algorithms.items():
             if any(values.place(point) is not None for point in _CHANGING):
