@@ -30,10 +30,13 @@ from launcher.files.disk import is_there
 _OLDER = "resume the run with the version of train that wrote it"
 
 
-def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths, so that a run resumes from any folder; URLs stay."""
+def with_absolute_paths(config: RunConfig, *, resumed: bool = False) -> RunConfig:
+    """Return the config with absolute paths, so that a run resumes from any folder; URLs stay.
+
+    So do those of a `resumed` run that may not change.
+    """
     values = as_mapping(config)
-    for key in with_role(ABSOLUTE):
+    for key in [key for key in with_role(ABSOLUTE) if is_free(key) or not resumed]:
         if (path := get(values, key)) is not None and "://" not in path:
             put(values, key, str(Path(path).absolute()))
     return validate(values)

@@ -126,7 +126,7 @@ class Dataset:
     mean: list[float] | None
     std: list[Positive] | None
     links: Annotated[Literal["refuse", "follow"], RESUME]
-    tokenizer: AnyPath | None
+    tokenizer: Annotated[AnyPath | None, ABSOLUTE]
 
     def __post_init__(self) -> None:
         if self.folds is None and (unused := [name for name in ("fold", "groups") if getattr(self, name) is not None]):

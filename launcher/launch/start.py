@@ -132,7 +132,7 @@ def resume(
     check_writer(folder)
     before = read(folder.config, to_resume=True)
     check_order(folder, before.dataset.name)
-    config, out = with_absolute_paths(continued(before, words)), console()
+    config, out = with_absolute_paths(continued(before, words), resumed=True), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         check_mirrored(folder, config, words, fetched_from)
         check_checkpoints(folder)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from launcher.config.compose import compose
+from launcher.config.resolved import with_absolute_paths
 from launcher.data.inspection import inspect_data
 from launcher.data.text import prepare
 from launcher.data.text.documents import pieces_of, text_files
@@ -168,7 +169,7 @@ def test_unknown_and_wrong_vocabularies_damage_and_lack_are_errors(tmp_path: Pat
         inspect_data(config_of(tmp_path / "odd.jsonl", "dataset.val_split=0.5"), must_exist=True)
 
 
-def test_a_tokenizers_file_encodes_decodes_and_counts_bytes(tmp_path: Path) -> None:
+def test_a_tokenizers_file_encodes_decodes_and_counts_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     from launcher.data.text.tokenizer import tokenizer_of
 
@@ -185,7 +186,11 @@ def test_a_tokenizers_file_encodes_decodes_and_counts_bytes(tmp_path: Path) -> N
     (tmp_path / "text").mkdir()
     for name in ("train.txt", "val.txt"):
         (tmp_path / "text" / name).write_text(text)
-    config = config_of(tmp_path / "text", f"dataset.tokenizer={tmp_path}/tokenizer.json")
+    monkeypatch.chdir(tmp_path)
+    given = config_of(tmp_path / "text", "dataset.tokenizer=tokenizer.json")
+    assert with_absolute_paths(given, resumed=True) == given
+    config = with_absolute_paths(given)
+    monkeypatch.chdir("/")
     assert stream(config, "train") == [*tokens.tolist(), own.end]
     assert inspect_data(config, must_exist=True).config.dataset.classes == own.vocabulary
     (tmp_path / "other.json").write_text("{}")
