@@ -1,5 +1,9 @@
 """Check the command lines of help texts and docs."""
 
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
 from launcher.cli import main as cli
 from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
@@ -8,6 +12,25 @@ from launcher.submit.job import PREFIX
 from launcher_lab.cli.grid import MOST_RUNS, expand
 from launcher_lab.cli.trials import points, without_trials
 from launcher_lab.study.ablation import alternatives, grid
+
+HELP = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
+HELP += [line for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]
+
+
+def covering(lines: Iterable[Sequence[str]]) -> set[tuple[str, ...]]:
+    """Return the lines in which a flag, a key or a chosen option is first, after those of help texts."""
+    seen = {part for line in HELP for part in _parts(shlex.split(line))}
+    chosen = set()
+    for words in lines:
+        if not _parts(words) <= seen:
+            seen |= _parts(words)
+            chosen.add(tuple(words))
+    return chosen
+
+
+def _parts(words: Sequence[str]) -> set[str]:
+    parts = {word if re.fullmatch(r"[\w.]+=[a-z]\w*", word) else word.partition("=")[0] for word in words}
+    return {part for part in parts if re.match("[a-z-]", part)}
 
 
 def train(words: list[str]) -> None:
@@ -26,10 +49,11 @@ def train(words: list[str]) -> None:
     if verb in ("curve", "ablate"):
         values, trials = without_trials(values)
         drawn = points(values, trials, MOST_RUNS)
-        for variant in grid([], getattr(arguments, "more", [])):
+        variants = grid([], getattr(arguments, "more", []))
+        # note: each variant with the first values and point, one with the last ones
+        for end, variant in [*((0, variant) for variant in variants), (-1, variants[-1])]:
             choices = [alternatives(word, MOST_RUNS) or [word] for word in [*values, *variant.words]]
-            for end in (0, -1):
-                expand([several[end] for several in choices], points=drawn)
+            expand([several[end] for several in choices], points=[drawn[end]])
         return
     if "recipe=auto" in values:
         # note: it counts the images, which are not here

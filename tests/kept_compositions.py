@@ -65,6 +65,16 @@ def _of_files(primary: Primary) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[tuple[str, tuple[int, ...]]]:
     """Return the YAML files of a folder of the search path, with what changes with their contents."""
+    # note: no test changes the packaged ones
+    return _packaged(folder) if folder in paths._RESOLVED else _listed(folder)
+
+
+@lru_cache
+def _packaged(folder: Path) -> list[tuple[str, tuple[int, ...]]]:
+    return _listed(folder)
+
+
+def _listed(folder: Path) -> list[tuple[str, tuple[int, ...]]]:
     # note: a link may lead nowhere
     return sorted((str(path), hydra_files._stamp(path)) for path in folder.glob("**/*.yaml") if path.is_file())
 

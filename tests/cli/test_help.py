@@ -14,13 +14,10 @@ import pytest
 from launcher.cli import main as cli
 from launcher.config.groups import options
 from tests.commands import output_of, refused
-from tests.examples import train
-
-EXAMPLES = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
-OF_VERBS = [(verb, line) for verb in cli.VERBS for line in cli.module_of(verb).EXAMPLES]
+from tests.examples import HELP, train
 
 
-@pytest.mark.parametrize("line", [*EXAMPLES, *(line for _, line in OF_VERBS)])
+@pytest.mark.parametrize("line", HELP)
 def test_examples_work(line: str) -> None:
     program, *words = shlex.split(line.partition(" | ")[0])
     assert program == "train"

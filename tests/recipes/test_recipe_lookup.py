@@ -91,14 +91,17 @@ def test_a_length_is_in_the_band_or_one_of_three_recipes_is_suggested(monkeypatc
     for function in (recipes.load, recipes.listing):
         monkeypatch.setattr(recipes, function.__name__, cache(function))
     bands = {name: recipes.load(name).about.epochs for name in NAMES}
-    # note: between these lengths no hint changes
-    lengths = {edge + step for band in bands.values() for edge in band if edge for step in (-1, 0, 1)} | {1, 1000}
-    for name, epochs in product(NAMES, lengths - {0}):
+    for name, epochs in product(NAMES, (1, 59, 60, 239, 240, 1000)):
         first, last = bands[name]
         hint = recipes.band_hint(epochs, recipes.load(name))
         assert (hint is None) == ((first or 1) <= epochs <= (last or 1000))
         meant = "mild" if epochs < 60 else "medium" if epochs < 240 else "hot"
         assert hint is None or (meant != name and f"use recipe={meant} for {epochs}" in hint and "\n" not in hint)
+    for name, band in bands.items():
+        for edge, outside in zip(band, (-1, 1), strict=True):
+            if edge and edge + outside:
+                hints = [recipes.band_hint(epochs, recipes.load(name)) for epochs in (edge, edge + outside)]
+                assert [hint is None for hint in hints] == [True, False], name
 
 
 def test_a_length_outside_the_band_is_a_note_not_an_error() -> None:

@@ -30,6 +30,7 @@ echo "$n;cluster"
 """
 SQUEUE = '[ "$*" = "--me --noheader --array --format=%i" ] && cat queue 2>/dev/null; exit 0'
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", "dataset=shapes", "model=resnet18", "batch_size=64", "launch=cpu"]
+PAIR = [*GRID[:1], *GRID[2:]]
 
 Curve = Callable[..., str]
 
@@ -123,16 +124,16 @@ def test_each_task_has_its_run_and_a_job_after_them_repeats_the_command(
 
 def test_the_sum_of_the_runs_is_priced(slurm: Path, curve: Curve) -> None:
     words = ["recipe=mild", "epochs=18", "hardware=p4d_24xlarge", "dataset=imagenet"]
-    printed = [curve(*words, f"seed={seeds}", f"runs=of{len(seeds)}") for seeds in ("0", "0,1,2")]
-    one, three = (float(re.search(r"^in all .*? and ([0-9.]+) USD", text, re.M)[1]) for text in printed)  # type: ignore[index]
-    assert three == pytest.approx(3 * one, abs=0.03)
-    assert f" and {three:.2f} USD" in (slurm / "job-3.sh").read_text()
+    printed = [curve(*words, f"seed={seeds}", f"runs=of{len(seeds)}") for seeds in ("0", "0,1")]
+    one, two = (float(re.search(r"^in all .*? and ([0-9.]+) USD", text, re.M)[1]) for text in printed)  # type: ignore[index]
+    assert two == pytest.approx(2 * one, abs=0.02)
+    assert f" and {two:.2f} USD" in (slurm / "job-3.sh").read_text()
 
 
 def test_what_an_array_cannot_do_is_one_line(curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: launch.nnodes=1,2: differs" in curve(*GRID[:1], *GRID[3:], "launch.nnodes=1,2", code=2)
-    assert "error: --parallel=2: is for runs on this machine" in curve(*GRID, "--parallel=2", code=2)
-    assert "error: --slurm submits the missing runs; add --run" in refused("ablate", "--slurm", *GRID, "algorithms=off")
+    assert "error: --parallel=2: is for runs on this machine" in curve(*PAIR, "--parallel=2", code=2)
+    assert "error: --slurm submits the missing runs; add --run" in refused("ablate", "--slurm", *PAIR, "algorithms=off")
     monkeypatch.delenv("TRAIN_DATA")
     missing = "error: dataset.path=null: missing; set dataset.path=/data/imagenet"
     without_data = [*GRID[:1], "dataset=imagenet", *GRID[4:]]
@@ -142,14 +143,14 @@ def test_what_an_array_cannot_do_is_one_line(curve: Curve, monkeypatch: pytest.M
 
 def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:
     (slurm / "full").touch()
-    assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit; sbatch: too many\n" in curve(*GRID, code=2)
+    assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit; sbatch: too many\n" in curve(*PAIR, code=2)
     (slurm / "full").unlink()
-    assert "4 submitted" in curve(*GRID)
+    assert "2 submitted" in curve(*PAIR)
 
 
 def test_errors_are_reported_before_the_first_job(slurm: Path, curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: epoch=3" in curve("epoch=3", "seed=0,1", code=2)
-    assert "submit.tim" in curve(*GRID, "submit.tim=10", code=2)
+    assert "submit.tim" in curve(*PAIR, "submit.tim=10", code=2)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "squeue is not installed" in curve(*GRID, code=2)
+    assert "squeue is not installed" in curve(*PAIR, code=2)
     assert not list(slurm.glob("job-*"))
