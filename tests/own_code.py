@@ -103,19 +103,16 @@ from pydantic.dataclasses import dataclass
 
 from launcher.compute import randomness
 from launcher.algorithms.base import Algorithm, Transform
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Probability
 
 
-@dataclass(frozen=True, config=STRICT)
-class DarkConfig(AlgorithmConfig, change_batch=-5):
+@dataclass(config=STRICT)
+class Dark(Algorithm, change_batch=-5):
     probability: Probability
 
-
-class Dark(Algorithm[DarkConfig]):
     def change_batch(self, batch, size):
         draws = randomness.uniforms(batch.moment.seed, "dark", batch.moment.epoch, batch.indices, 1)[:, 0]
-        halves = (draws < self.values.probability).astype("uint8")
+        halves = (draws < self.probability).astype("uint8")
         return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
 """
 TYPED = (

@@ -9,18 +9,12 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Probability
 from launcher.data.batch import Batch
 from launcher.later import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class GrayscaleConfig(AlgorithmConfig, change_batch=-5, acts_on=("image", "label", "mask")):
-    probability: Probability
 
 
 def without_colour(images: Tensor, chosen: Tensor) -> Tensor:
@@ -31,10 +25,13 @@ def without_colour(images: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, 1, 1, 1), gray, images)
 
 
-class Grayscale(Algorithm[GrayscaleConfig]):
+@dataclass(config=STRICT)
+class Grayscale(Algorithm, change_batch=-5, acts_on=("image", "label", "mask")):
     """Draws which images of a batch turn gray."""
+
+    probability: Probability
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         draws = randomness.uniforms(batch.moment.seed, "grayscale", batch.moment.epoch, batch.indices, 1)[:, 0]
-        chosen = draws < self.values.probability
+        chosen = draws < self.probability
         return Transform([chosen], lambda batch, chosen: replace(batch, inputs=without_colour(batch.inputs, chosen)))

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.errors import Problem
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-@dataclass(frozen=True, config=STRICT)
-class AlibiConfig(AlgorithmConfig, change_model=5, change_batch=4, acts_on=("tokens",)):
-    """Trains on sequences cut into equal parts of `length_scaling` times their length; evaluation has whole ones."""
+@dataclass(config=STRICT)
+class Alibi(Algorithm, change_model=5, change_batch=4, acts_on=("tokens",)):
+    """Adds the bias of attention, and reshapes each batch [B, T] to [n B, T / n] for n = 1 / `length_scaling`.
+
+    Trains on sequences cut into equal parts of `length_scaling` times their length; evaluation has whole ones.
+    """
+
+    needs = "attention that takes ALiBi's bias"
 
     length_scaling: Annotated[float, Field(gt=0, le=1)]
 
@@ -37,18 +42,12 @@ class AlibiConfig(AlgorithmConfig, change_model=5, change_batch=4, acts_on=("tok
             message = f"must cut {plan.full_view} tokens into equal parts; set 1, 0.5 or 0.25"
             yield Problem(message, "length_scaling", self.length_scaling)
 
-
-class Alibi(Algorithm[AlibiConfig]):
-    """Adds the bias of attention, and reshapes each batch [B, T] to [n B, T / n] for n = 1 / `length_scaling`."""
-
-    needs = "attention that takes ALiBi's bias"
-
     def change_model(self, model: nn.Module) -> None:
         if (use := getattr(model, "use_alibi", None)) is not None:
             use()
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        (length,) = self.values.size_after(self.context.plan, batch.moment.step, size)
+        (length,) = self.size_after(self.context.plan, batch.moment.step, size)
 
         def cut(tokens: Tensor) -> Tensor:
             return tokens.reshape(-1, length)

@@ -15,7 +15,6 @@ from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.image_operations import ARRAYS, Choice, apply
 from launcher.algorithms.randaugment import COMPLETE, OF_RGB, SETS, chosen, magnitudes
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
 from launcher.later import torch
@@ -24,29 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, config=STRICT)
-class AugMixConfig(
-    AlgorithmConfig,
-    change_batch=-20,
-    excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE),
-    acts_on=("image", "label"),
-):
-    lacking = MappingProxyType({"mps": "float64"})
-    needs_rgb = OF_RGB
-
-    severity: Annotated[float, Field(gt=0, le=10)]
-    width: Count
-    depth: Literal[-1] | Count
-    alpha: Positive
-
-
 _SET = SETS["safe"]
 _LONGEST = 3
 
 
-def choose(
-    values: AugMixConfig, indices: np.ndarray, *, seed: int, epoch: int, size: int
-) -> tuple[np.ndarray, list[Choice]]:
+def choose(values: AugMix, indices: np.ndarray, *, seed: int, epoch: int, size: int) -> tuple[np.ndarray, list[Choice]]:
     """Draw chains and weights for the sample indices [B]; an image's draws only depend on (seed, epoch, index).
 
     Returns weights float64 [1 + width, B], of the mixed image and of each chain, and the rounds of operations for the
@@ -65,7 +46,7 @@ def choose(
     return np.array(weights).T, [_choice(values, draws, ends > number, size) for number, draws in enumerate(rounds)]
 
 
-def _choice(values: AugMixConfig, draws: np.ndarray, active: np.ndarray, size: int) -> Choice:
+def _choice(values: AugMix, draws: np.ndarray, active: np.ndarray, size: int) -> Choice:
     which, level, sign = draws
     # note: a finished chain gets the number after the last operation, which means none
     operations = np.where(active, np.floor(which * len(_SET)).astype(np.int64), len(_SET))
@@ -87,12 +68,26 @@ def mix(images: Tensor, arrays: Sequence[Tensor]) -> Tensor:
     return blended.round().clamp(0, 255).to(torch.uint8)
 
 
-class AugMix(Algorithm[AugMixConfig]):
+@dataclass(config=STRICT)
+class AugMix(
+    Algorithm,
+    change_batch=-20,
+    excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE),
+    acts_on=("image", "label"),
+):
     """Mixes chains of operations for the whole batch on the device."""
+
+    lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
+
+    severity: Annotated[float, Field(gt=0, le=10)]
+    width: Count
+    depth: Literal[-1] | Count
+    alpha: Positive
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
-        weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, size=min(size))
+        weights, rounds = choose(self, batch.indices, seed=moment.seed, epoch=moment.epoch, size=min(size))
         fixed = self.context.fixed_shapes(batch.inputs.device)
         arrays = [array for choice in rounds for array in choice.arrays(list(_SET), *size, fixed=fixed)]
         return Transform(

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
@@ -20,14 +20,17 @@ from launcher.errors import Problem
 from launcher.later import nn
 
 
-@dataclass(frozen=True, config=STRICT)
-class BackboneFreezingConfig(
-    AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both choose the layers to freeze; use one"}
+@dataclass(config=STRICT)
+class BackboneFreezing(
+    Algorithm, before_step=20, excludes={"layer_freezing": "both choose the layers to freeze; use one"}
 ):
-    until: Annotated[Duration, Within(0.1)]
-    stages: Count
+    """Sets before each step whether parameters outside the head need gradients; the optimizer skips the others."""
 
     needs_pretrained = True
+    changes_learning_parameters = True
+
+    until: Annotated[Duration, Within(0.1)]
+    stages: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         """Return how many stages of the layers do not learn yet: all at first, 0 from `until` on."""
@@ -55,21 +58,17 @@ class BackboneFreezingConfig(
                 "no backward pass through the others, and in evaluation mode: no dropout, fixed batch-norm statistics"
             )
 
-
-class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
-    """Sets before each step whether parameters outside the head need gradients; the optimizer skips the others."""
-
-    changes_learning_parameters = True
-    _of_parameters: dict[str, int] | None = None
+    def set_up(self) -> None:
+        self._of_parameters: dict[str, int] | None = None
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
-        frozen = self.values.acts_at(self.context.plan, moment.step)
-        if self.values.probes(self.context.plan):
+        frozen = self.acts_at(self.context.plan, moment.step)
+        if self.probes(self.context.plan):
             model.eval()
         stages = self._stages(model)
         for name, parameter in model.named_parameters():
             # note: those of the head have none
-            parameter.requires_grad_(stages.get(name, self.values.stages) >= frozen)
+            parameter.requires_grad_(stages.get(name, self.stages) >= frozen)
 
     def _stages(self, model: nn.Module) -> dict[str, int]:
         """Return the stage of each parameter outside the head by name, from 0 for the first layers."""
@@ -80,6 +79,6 @@ class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
             depths = {name: depth for name, depth in layer_depths(model).items() if name not in head}
             layers = sorted({*depths.values()})
             self._of_parameters = {
-                name: layers.index(depth) * self.values.stages // len(layers) for name, depth in depths.items()
+                name: layers.index(depth) * self.stages // len(layers) for name, depth in depths.items()
             }
         return self._of_parameters

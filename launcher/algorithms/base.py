@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
-from launcher.config.declaration import AlgorithmConfig, Size
+from launcher.config.declaration import POINTS, AlgorithmConfig, Size
 from launcher.config.fields import is_on
 from launcher.data.batch import Batch, Moment
+from launcher.errors import UserError
 from launcher.plugins import Complete
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from launcher.plan.plan import Plan
 
-ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)
 # Computes the mean loss of logits [B, classes] and targets.
 Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -85,13 +86,15 @@ class Context:
         return device.type != "cpu" or is_on(self.plan.config.compile)
 
 
-class Algorithm(Complete, ABC, Generic[ConfigT]):
-    """One algorithm, which acts at the points of the loop whose methods it overrides; here each does nothing.
+class Algorithm(Complete, AlgorithmConfig, ABC):
+    """One algorithm: its values are the fields of a dataclass, and it acts at the points of the loop that it overrides.
 
-    Steps that are captured repeat the operations of an earlier step for which `acts_at` returns the same.
-    `values` is the algorithm's declaration in the same file: the class of this name with `Config`.
+    The class states its place at each of these points. A config has its values; `bound` gives what acts in a run, with
+    the `context`. Steps that are captured repeat the operations of an earlier step for which `acts_at` is the same.
     Random numbers only come from `launcher.compute.randomness`, keyed by the batch's moment and sample indices.
     """
+
+    context: Context
 
     # whether `before_step` changes which parameters learn
     changes_learning_parameters = False
@@ -107,9 +110,32 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     # part of a model without which `change_model` changes nothing, for the error `it has no ...`
     needs: ClassVar[str | None] = None
 
-    def __init__(self, values: ConfigT, context: Context):
-        self.values = values
-        self.context = context
+    def __init_subclass__(cls, **declared: Any) -> None:
+        """Raise UserError if the class lacks the method of a point that it declares, or declares none for a method."""
+        super().__init_subclass__(**declared)
+        has = {point for point in POINTS if getattr(cls, point) is not getattr(Algorithm, point)}
+        for point in POINTS if cls.places else ():
+            if point in cls.places and point not in has:
+                raise UserError(f"{cls.__name__} declares {point}, but has no such method; write it")
+            if point in has and point not in cls.places:
+                raise UserError(f"{cls.__name__} has {point}, but not its place there; add {point}=10 behind its base")
+
+    def __class_getitem__(cls, values: Any) -> Any:
+        """Raise UserError, as an algorithm has no second class of values, which earlier versions had."""
+        name = values.__name__.removesuffix("Config")
+        places = "".join(f", {point}={place}" for point, place in values.places.items())
+        one = f"class {name}(Algorithm{places}), with its fields, used as self.NAME"
+        raise UserError(f"{values.__name__} and {name} are one class now: write {one}")
+
+    def bound(self, context: Context) -> Self:
+        """Return what acts in a run: a copy of the values, with state of its own."""
+        one = copy(self)
+        vars(one)["context"] = context
+        one.set_up()
+        return one
+
+    def set_up(self) -> None:
+        """Act once the `context` is known, before any of the points."""
 
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; keep parameter names if possible."""
@@ -153,7 +179,7 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
         """Change the parameters' `.grad` in place."""
 
     def after_step(self, model: nn.Module, moment: Moment) -> None:
-        """Act after the optimizer's step `moment.step`, if it was not dropped and `values.acts_at` is not 0."""
+        """Act after the optimizer's step `moment.step`, if it was not dropped and `acts_at` is not 0."""
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """Return the state dict to evaluate and export, or None for the model's."""

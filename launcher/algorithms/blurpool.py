@@ -8,13 +8,14 @@ from typing import Any
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn
 
 
-@dataclass(frozen=True, config=STRICT)
-class BlurPoolConfig(AlgorithmConfig, change_model=20):
+@dataclass(config=STRICT)
+class BlurPool(Algorithm, change_model=20):
+    needs = "strided convolution of at least algorithms.blurpool.min_channels inputs or max pooling"
+
     replace_convs: bool
     replace_maxpool: bool
     min_channels: Count
@@ -23,11 +24,7 @@ class BlurPoolConfig(AlgorithmConfig, change_model=20):
     def network_values(self) -> dict[str, Any]:
         return asdict(self)
 
-
-class BlurPool(Algorithm[BlurPoolConfig]):
-    needs = "strided convolution of at least algorithms.blurpool.min_channels inputs or max pooling"
-
     def change_model(self, model: nn.Module) -> None:
         from launcher.algorithms.blurpool_layers import blur_pool
 
-        blur_pool(model, **asdict(self.values))
+        blur_pool(model, **asdict(self))

@@ -8,15 +8,14 @@ from typing import Literal, Self
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.later import nn, torch
 
 
-@dataclass(frozen=True, config=STRICT)
-class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80, acts_on=("image", "label", "mask")):
-    """Keep images and weights in channels-last memory order; no values."""
+@dataclass(config=STRICT)
+class ChannelsLast(Algorithm, change_model=50, change_batch=80, acts_on=("image", "label", "mask")):
+    """Changes the strides of convolution weights, never their values; loaders already give images in this order."""
 
     in_channels_last = True
 
@@ -25,10 +24,6 @@ class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80, acts
         if bound == "step" and values is None:
             return "algorithms.channels_last=on: faster memory order for convolutions"
         return None
-
-
-class ChannelsLast(Algorithm[ChannelsLastConfig]):
-    """Changes the strides of convolution weights, never their values; loaders already give images in this order."""
 
     def change_model(self, model: nn.Module) -> None:
         model.to(memory_format=torch.channels_last)

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Size, Transform
 from launcher.algorithms.cutout import erase
-from launcher.algorithms.mixup import Mixing, MixingConfig, MixUpConfig
+from launcher.algorithms.mixup import Mixing, MixUp
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
@@ -23,21 +23,6 @@ from launcher.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class CutMixConfig(MixingConfig, change_batch=70, acts_on=("image", "label", "mask")):
-    needs_classes = "a part of an image does not have that part of its numbers"
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        yield from super().problems(plan)
-        mixup = plan.config.algorithms.get("mixup")
-        if isinstance(mixup, MixUpConfig) and mixup.probability + self.probability > 1:
-            message = (
-                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities "
-                f"must sum to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
-            )
-            yield Problem(message, "probability", self.probability)
 
 
 def box(height: int, width: int, area: float, row: int, column: int) -> tuple[int, int, int, int]:
@@ -51,15 +36,28 @@ def box(height: int, width: int, area: float, row: int, column: int) -> tuple[in
     )
 
 
-class CutMix(Mixing[CutMixConfig]):
+@dataclass(config=STRICT)
+class CutMix(Mixing, change_batch=70, acts_on=("image", "label", "mask")):
     """Replaces one box for all images of a rank, whose area is a fraction z ~ Beta(alpha, alpha)."""
+
+    needs_classes = "a part of an image does not have that part of its numbers"
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        yield from super().problems(plan)
+        mixup = plan.config.algorithms.get("mixup")
+        if isinstance(mixup, MixUp) and mixup.probability + self.probability > 1:
+            message = (
+                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities "
+                f"must sum to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+            )
+            yield Problem(message, "probability", self.probability)
 
     def range_start(self) -> float:
         mixup = self.context.plan.config.algorithms.get("mixup")
-        return mixup.probability if isinstance(mixup, MixUpConfig) else 0.0
+        return mixup.probability if isinstance(mixup, MixUp) else 0.0
 
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
-        (height, width), area = size, draws.beta(self.values.alpha, self.values.alpha)
+        (height, width), area = size, draws.beta(self.alpha, self.alpha)
         top, bottom, left, right = box(height, width, area, int(draws.integers(height)), int(draws.integers(width)))
         weight = np.array((bottom - top) * (right - left) / (height * width), dtype=np.float32)
         return Transform([draws.permutation(samples), np.array([[top, left, bottom, right]]), weight], self._mix)

@@ -11,18 +11,12 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.later import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class CutOutConfig(AlgorithmConfig, change_batch=20, acts_on=("image", "label", "mask")):
-    size: Annotated[float, Field(gt=0, le=1)]
 
 
 def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:
@@ -43,10 +37,13 @@ def square_boxes(centres: np.ndarray, size: int | np.ndarray, height: int, width
     return np.concatenate([(middle - size // 2).clip(0), (middle + size // 2).clip(max=(height, width))], axis=1)
 
 
-class CutOut(Algorithm[CutOutConfig]):
+@dataclass(config=STRICT)
+class CutOut(Algorithm, change_batch=20, acts_on=("image", "label", "mask")):
     """Fills squares of normalized images with zero, the mean colour."""
+
+    size: Annotated[float, Field(gt=0, le=1)]
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
-        boxes = square_boxes(centres, int(self.values.size * min(size)), *size)
+        boxes = square_boxes(centres, int(self.size * min(size)), *size)
         return Transform([boxes], lambda batch, boxes: replace(batch, inputs=erase(batch.inputs, boxes)))

@@ -21,9 +21,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, config=STRICT)
-class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10, acts_on=("image", "label")):
+def divergence(outputs: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
+    """Return T^2 times the mean KL divergence [] of softmax(outputs / T) from probabilities, both [B, classes]."""
+    logs = F.log_softmax(outputs.float() / temperature, dim=1)
+    return F.kl_div(logs, probabilities, reduction="batchmean") * temperature**2
+
+
+@dataclass(config=STRICT)
+class Distillation(Algorithm, TeachingConfig, change_batch=95, change_loss=10, acts_on=("image", "label")):
+    """Appends the teacher's class weights to those of the labels: float32 targets [B, 2 * classes].
+
+    The teacher has the images of the step, after mixing (Beyer et al. 2022), at its own size and normalization; one
+    pass serves all passes of a step.
+    """
+
     needs_rgb = "teachers were trained on such images"
+    repeats_changes, runs_others = False, True
 
     form: Literal["soft", "hard"]
     temperature: Positive
@@ -37,22 +50,6 @@ class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10, acts_o
             message = f"needs one class per image, which task={task.name} has not; set algorithms.distillation=off"
             yield Problem(message, "form", self.form)
 
-
-def divergence(outputs: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
-    """Return T^2 times the mean KL divergence [] of softmax(outputs / T) from probabilities, both [B, classes]."""
-    logs = F.log_softmax(outputs.float() / temperature, dim=1)
-    return F.kl_div(logs, probabilities, reduction="batchmean") * temperature**2
-
-
-class Distillation(Algorithm[DistillationConfig]):
-    """Appends the teacher's class weights to those of the labels: float32 targets [B, 2 * classes].
-
-    The teacher has the images of the step, after mixing (Beyer et al. 2022), at its own size and normalization; one
-    pass serves all passes of a step.
-    """
-
-    repeats_changes, runs_others = False, True
-
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         return Transform((), self._teach)
 
@@ -61,8 +58,8 @@ class Distillation(Algorithm[DistillationConfig]):
         # note: micro-batches, to need no more memory than the step
         parts = [self._outputs(images) for images in batch.inputs.chunk(self.context.plan.accumulation)]
         outputs = torch.cat(parts).float()
-        if self.values.form == "soft":
-            taught = (outputs / self.values.temperature).softmax(1)
+        if self.form == "soft":
+            taught = (outputs / self.temperature).softmax(1)
         else:
             taught = one_hot(outputs.argmax(1), self.context.classes)
         return replace(batch, targets=torch.cat([one_hot(batch.targets, self.context.classes), taught], 1))
@@ -84,12 +81,12 @@ class Distillation(Algorithm[DistillationConfig]):
         return outputs
 
     def change_loss(self, loss: Loss) -> Loss:
-        classes, weight = self.context.classes, self.values.weight
+        classes, weight = self.context.classes, self.weight
 
         def distilled(outputs: Tensor, targets: Tensor) -> Tensor:
             labels, taught = targets[:, :classes], targets[:, classes:]
-            hard = self.values.form == "hard"
-            towards = loss(outputs, taught) if hard else divergence(outputs, taught, self.values.temperature)
+            hard = self.form == "hard"
+            towards = loss(outputs, taught) if hard else divergence(outputs, taught, self.temperature)
             return (1 - weight) * loss(outputs, labels) + weight * towards
 
         return distilled

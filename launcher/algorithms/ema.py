@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
 from launcher.compute.foreach import by_dtype
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
@@ -20,29 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MUCH_OF_THE_START = 0.05
-
-
-@dataclass(frozen=True, config=STRICT)
-class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weights=10):
-    half_life: Annotated[Duration, Within(0.05)]
-    update_interval: Annotated[Duration, Within(0.01)]
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return (step + 1) % plan.every(self.update_interval) == 0
-
-    def notes(self, plan: RunPlan) -> Iterator[str]:
-        first = plan.every(self.update_interval)
-        half_life, tenth = max(1, plan.steps(self.half_life)), max(1, plan.total_steps // 10)
-        remaining = 2 ** ((first - plan.total_steps) / half_life)
-        if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
-            shorter = f"algorithms.ema.half_life={tenth}ba"
-            yield (
-                f"the EMA half-life ({count_of(half_life, 'step')}) is too long for "
-                f"{count_of(plan.total_steps, 'step')}; set {shorter if tenth < half_life else 'algorithms.ema=off'}"
-            )
-
-
-AveragingT = TypeVar("AveragingT", bound=AlgorithmConfig)
 
 
 @no_grad
@@ -56,7 +33,7 @@ def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate:
             torch._foreach_copy_(old, new)
 
 
-class Averaging(Algorithm[AveragingT]):
+class Averaging(Algorithm):
     """Averages parameters and buffers; until the first update the model's own are evaluated."""
 
     def change_model(self, model: nn.Module) -> None:
@@ -82,12 +59,30 @@ class Averaging(Algorithm[AveragingT]):
         self._count = state["count"]
 
 
-class EMA(Averaging[EMAConfig]):
+@dataclass(config=STRICT)
+class EMA(Averaging, change_model=60, after_step=10, evaluation_weights=10):
     """Averages every `update_interval`, from the weights of the first update on, without bias correction."""
+
+    half_life: Annotated[Duration, Within(0.05)]
+    update_interval: Annotated[Duration, Within(0.01)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % plan.every(self.update_interval) == 0
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        first = plan.every(self.update_interval)
+        half_life, tenth = max(1, plan.steps(self.half_life)), max(1, plan.total_steps // 10)
+        remaining = 2 ** ((first - plan.total_steps) / half_life)
+        if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
+            shorter = f"algorithms.ema.half_life={tenth}ba"
+            yield (
+                f"the EMA half-life ({count_of(half_life, 'step')}) is too long for "
+                f"{count_of(plan.total_steps, 'step')}; set {shorter if tenth < half_life else 'algorithms.ema=off'}"
+            )
 
     def rate(self) -> float:
         plan = self.context.plan
-        half_life, interval = max(1, plan.steps(self.values.half_life)), plan.every(self.values.update_interval)
+        half_life, interval = max(1, plan.steps(self.half_life)), plan.every(self.update_interval)
         return 1 - decay(half_life, interval) if self._count else 1.0
 
 

@@ -11,35 +11,15 @@ import numpy as np
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, Gradients, Loss, Sent, Transform
-from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
+from launcher.config.declaration import POINTS, PREPARE, Size
 from launcher.config.fields import is_on
-from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, packed, packed_size, unpacked
-from launcher.errors import Problem, UserError
 
 
-def class_of(declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
-    """Return the class of an algorithm's code.
-
-    Raises UserError if its file has none, or its methods are not those of the points that it declares.
-    """
-    kind: type[Algorithm[AlgorithmConfig]] = code_of(declaration)
-    for point in sorted(points_of(kind) ^ declaration.places.keys(), key=POINTS.index):
-        has, lacks = (declaration, kind) if point in declaration.places else (kind, declaration)
-        message = f"{has.__name__} has {point}, but {lacks.__name__} has not; add it there, or remove it here"
-        raise UserError(Problem(message, f"algorithms.{declaration.name}", "on"))
-    return kind
-
-
-def points_of(kind: type[Algorithm[AlgorithmConfig]]) -> set[str]:
-    """Return the points of the loop at which a class acts."""
-    return {point for point in POINTS if getattr(kind, point) is not getattr(Algorithm, point)}
-
-
-def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
-    """Return the active algorithms by name, bound to the run; raises as `class_of`."""
-    active = context.plan.config.algorithms.items()
-    return {name: class_of(type(values))(values, context) for name, values in active}
+def build(context: Context) -> dict[str, Algorithm]:
+    """Return the active algorithms by name, bound to the run."""
+    active: dict[str, Any] = context.plan.config.algorithms
+    return {name: algorithm.bound(context) for name, algorithm in active.items()}
 
 
 @dataclass(frozen=True)
@@ -79,7 +59,7 @@ class Engine:
         self._plan, self._axes = context.plan, context.plan.config.task.axes
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
-    def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
+    def _at(self, point: str) -> list[Algorithm]:
         return [self.active[name] for name in self._acting[point]]
 
     @property
@@ -162,10 +142,10 @@ class Engine:
                 continue
             algorithm = self.active[name]
             transform = algorithm.change_batch(batch, size)
-            size = algorithm.values.size_after(self._plan, step, size)
+            size = algorithm.size_after(self._plan, step, size)
             if transform is not None:
                 yield _Drawn(name, size, transform, algorithm.repeats_changes)
-            if (left := algorithm.values.samples_after(self._plan, step, samples)) < samples:
+            if (left := algorithm.samples_after(self._plan, step, samples)) < samples:
                 # note: only the device has the choice of samples, but later draws need their number
                 batch, samples = replace(batch, inputs=batch.inputs[:left], targets=batch.targets[:left]), left
 
@@ -179,10 +159,10 @@ class Engine:
         for algorithm in self._at("change_gradients"):
             algorithm.change_gradients(model, moment)
 
-    def acting_after(self, step: int) -> list[Algorithm[AlgorithmConfig]]:
+    def acting_after(self, step: int) -> list[Algorithm]:
         """Return the algorithms that act after a step unless it is dropped."""
-        acts_at = {one: one.values.acts_at(self._plan, step) for one in self._at("after_step")}
-        return [one for one, acts in acts_at.items() if acts is None or acts]
+        acts_at = [(one, one.acts_at(self._plan, step)) for one in self._at("after_step")]
+        return [one for one, acts in acts_at if acts is None or acts]
 
     def after_step(self, model: nn.Module, moment: Moment) -> None:
         """Act after a step that was not dropped."""
@@ -192,7 +172,7 @@ class Engine:
     def kind(self, step: int) -> Hashable:
         """Return what steps share that compute and change their gradients by the same algorithms."""
         names = self._acting["compute_gradients"] + self._acting["change_gradients"]
-        return tuple(self.active[name].values.acts_at(self._plan, step) for name in names)
+        return tuple(self.active[name].acts_at(self._plan, step) for name in names)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """Return an algorithm's weights to evaluate, or None for the model's."""
@@ -215,9 +195,7 @@ def sent(transforms: Sequence[Transform], packed: Tensor) -> list[Sent]:
     return [(one, list(itertools.islice(tensors, len(one.arrays)))) for one in transforms]
 
 
-def _change_image(
-    algorithms: list[Algorithm[AlgorithmConfig]], image: np.ndarray, index: int, moment: Moment
-) -> np.ndarray:
+def _change_image(algorithms: list[Algorithm], image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
     for algorithm in algorithms:
         image = algorithm.change_image(image, index, moment)
     return image

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.counts import count_of
 from launcher.errors import Problem
@@ -17,18 +17,6 @@ from launcher.later import nn, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
-    ghost_batch_size: Count
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
-            message = (
-                f"must be at most the {count_of(plan.rank_batch // plan.accumulation, 'image')} of one forward pass"
-            )
-            yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
 
 @cache
@@ -46,14 +34,24 @@ def ghost_class(kind: Any) -> type[nn.BatchNorm2d]:
     return type(f"Ghost{kind.__name__}", (kind,), {"forward": forward})
 
 
-class GhostBatchNorm(Algorithm[GhostBatchNormConfig]):
+@dataclass(config=STRICT)
+class GhostBatchNorm(Algorithm, change_model=40):
     """Replaces every batch norm in place; parameter names stay the same."""
 
     needs = "batch norm"
+
+    ghost_batch_size: Count
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
+            message = (
+                f"must be at most the {count_of(plan.rank_batch // plan.accumulation, 'image')} of one forward pass"
+            )
+            yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
     def change_model(self, model: nn.Module) -> None:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 kind: Any = type(module)
                 module.__class__ = ghost_class(kind)
-                module.ghost_size = self.values.ghost_batch_size  # type: ignore[assignment]
+                module.ghost_size = self.ghost_batch_size  # type: ignore[assignment]

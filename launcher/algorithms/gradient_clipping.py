@@ -8,19 +8,12 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
 from launcher.compute.foreach import gradients_of
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Moment
 from launcher.later import nn, no_grad, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class GradientClippingConfig(AlgorithmConfig, change_gradients=10):
-    kind: Literal["norm", "value", "adaptive"]
-    threshold: Positive
 
 
 _SMALLEST_WEIGHT_NORM = 1e-3
@@ -49,15 +42,19 @@ def clip_adaptively(weights: list[Tensor], gradients: list[Tensor], threshold: f
         gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)))
 
 
-class GradientClipping(Algorithm[GradientClippingConfig]):
+@dataclass(config=STRICT)
+class GradientClipping(Algorithm, change_gradients=10):
     """Clips the averaged, unscaled gradients before the optimizer's step."""
+
+    kind: Literal["norm", "value", "adaptive"]
+    threshold: Positive
 
     def change_gradients(self, model: nn.Module, moment: Moment) -> None:
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
-        match self.values.kind:
+        match self.kind:
             case "norm":
-                nn.utils.clip_grad_norm_(weights, self.values.threshold)
+                nn.utils.clip_grad_norm_(weights, self.threshold)
             case "value":
-                nn.utils.clip_grad_value_(weights, self.values.threshold)
+                nn.utils.clip_grad_value_(weights, self.threshold)
             case "adaptive":
-                clip_adaptively(weights, gradients_of(weights), self.values.threshold)
+                clip_adaptively(weights, gradients_of(weights), self.threshold)

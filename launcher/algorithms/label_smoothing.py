@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Loss, Size, Transform
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Probability
 from launcher.data.batch import Batch, one_hot
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class LabelSmoothingConfig(AlgorithmConfig, change_batch=50, change_loss=20, acts_on=("image", "label", "tokens")):
-    smoothing: Probability
-
-    needs_classes = "numbers have no uniform distribution to mix them with"
 
 
 def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
@@ -29,16 +21,20 @@ def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
     return weights * (1 - smoothing) + smoothing / classes
 
 
-class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
+@dataclass(config=STRICT)
+class LabelSmoothing(Algorithm, change_batch=50, change_loss=20, acts_on=("image", "label", "tokens")):
     """Smooths the targets of each training batch."""
 
+    needs_classes = "numbers have no uniform distribution to mix them with"
     class_weights = "all"
+
+    smoothing: Probability
 
     def change_loss(self, loss: Loss) -> Loss:
         """Add the uniform distribution's loss for tokens, whose weights of classes would not fit in memory."""
         if not self._of_tokens:
             return loss
-        smoothing = self.values.smoothing
+        smoothing = self.smoothing
 
         def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
             uniform = -outputs.float().log_softmax(-1).mean()
@@ -53,7 +49,7 @@ class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         if self._of_tokens:
             return None
-        smoothing, several = self.values.smoothing, self.context.plan.config.task.labelled == "classes"
+        smoothing, several = self.smoothing, self.context.plan.config.task.labelled == "classes"
         # note: of several classes each is a distribution over yes and no
         classes = 2 if several else self.context.classes
         return Transform((), lambda batch: replace(batch, targets=smooth(batch.targets, smoothing, classes)))

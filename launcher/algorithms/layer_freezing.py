@@ -8,23 +8,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.data.batch import Moment
 from launcher.later import nn
 
 _LEVELS = 4
-
-
-@dataclass(frozen=True, config=STRICT)
-class LayerFreezingConfig(AlgorithmConfig, before_step=10):
-    start: Annotated[float, Field(ge=0, lt=1)]
-    final_fraction: Annotated[float, Field(ge=0, le=1)]
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""
-        done = (step / plan.total_steps - self.start) / (1 - self.start)
-        return (done > 0) + sum(_LEVELS * done > level + 0.5 for level in range(_LEVELS))
 
 
 def frozen_layers(layers: int, progress: float, start: float, final_fraction: float) -> int:
@@ -42,14 +31,23 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
 
 
-class LayerFreezing(Algorithm[LayerFreezingConfig]):
+@dataclass(config=STRICT)
+class LayerFreezing(Algorithm, before_step=10):
     """Sets before each step which layers need gradients; the optimizer skips the others."""
 
     changes_learning_parameters = True
 
+    start: Annotated[float, Field(ge=0, lt=1)]
+    final_fraction: Annotated[float, Field(ge=0, le=1)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""
+        done = (step / plan.total_steps - self.start) / (1 - self.start)
+        return (done > 0) + sum(_LEVELS * done > level + 0.5 for level in range(_LEVELS))
+
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         layers = layers_of(model)
-        frozen = frozen_layers(len(layers), moment.progress, self.values.start, self.values.final_fraction)
+        frozen = frozen_layers(len(layers), moment.progress, self.start, self.final_fraction)
         for number, layer in enumerate(layers):
             for parameter in layer.parameters(recurse=False):
                 parameter.requires_grad_(number >= frozen)

@@ -5,40 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Positive, Probability
 from launcher.data.batch import Batch, one_hot
 from launcher.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class MixingConfig(AlgorithmConfig):
-    alpha: Positive
-    probability: Probability
-    smoothed: Literal["both", "first"]
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.smoothed == "first" and plan.config.task.labelled != "class":
-            message = f"needs one class an image, unlike task={plan.config.task.name}; set both"
-            yield Problem(message, "smoothed", "first")
-
-
-@dataclass(frozen=True, config=STRICT)
-class MixUpConfig(MixingConfig, change_batch=60, acts_on=("image", "label")):
-    """No further values."""
-
-
-MixingT = TypeVar("MixingT", bound=MixingConfig)
 
 
 def mix_images(images: Tensor, order: Tensor, weight: Tensor) -> Tensor:
@@ -58,22 +38,31 @@ def mix_targets(targets: Tensor, order: Tensor, weight: Tensor, classes: int, sm
     return first.lerp(second[order], weight)
 
 
-class Mixing(Algorithm[MixingT]):
+@dataclass(config=STRICT)
+class Mixing(Algorithm):
     """Mixes each sample of a batch with another by one permutation and one draw for a rank's batch.
 
     One uniform draw per batch selects MixUp below its probability, and CutMix in the range of its probability above.
     """
 
-    def __init__(self, values: MixingT, context: Context):
-        super().__init__(values, context)
-        mixing = [one for one in context.plan.config.algorithms.values() if isinstance(one, MixingConfig)]
+    alpha: Positive
+    probability: Probability
+    smoothed: Literal["both", "first"]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.smoothed == "first" and plan.config.task.labelled != "class":
+            message = f"needs one class an image, unlike task={plan.config.task.name}; set both"
+            yield Problem(message, "smoothed", "first")
+
+    def set_up(self) -> None:
+        mixing = [one for one in self.context.plan.config.algorithms.values() if isinstance(one, Mixing)]
         self.class_weights = "all" if sum(one.probability for one in mixing) >= 1 else "some"
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         moment, name = batch.moment, type(self).__name__.lower()
         draws = randomness.generator(moment.seed, "mixing", moment.step, moment.rank)
         start = self.range_start()
-        if not start <= draws.random() < start + self.values.probability:
+        if not start <= draws.random() < start + self.probability:
             return None
         return self.mixture(randomness.generator(moment.seed, name, moment.step, moment.rank), len(batch.inputs), size)
 
@@ -87,15 +76,16 @@ class Mixing(Algorithm[MixingT]):
 
     def mixed(self, batch: Batch, images: Tensor, order: Tensor, weight: Tensor) -> Batch:
         """Return the batch with mixed images, and targets mixed by the same weight."""
-        targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
+        targets = mix_targets(batch.targets, order, weight, self.context.classes, self.smoothed)
         return replace(batch, inputs=images, targets=targets)
 
 
-class MixUp(Mixing[MixUpConfig]):
+@dataclass(config=STRICT)
+class MixUp(Mixing, change_batch=60, acts_on=("image", "label")):
     """Blends by one weight min(z, 1 - z), z ~ Beta(alpha, alpha), for all images of a rank."""
 
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
-        z = draws.beta(self.values.alpha, self.values.alpha)
+        z = draws.beta(self.alpha, self.alpha)
         weight = np.array(min(z, 1 - z), dtype=np.float32)
         return Transform([draws.permutation(samples), weight], self._mix)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Positive, Probability, edges, in_ratio
 from launcher.data.batch import Batch
 from launcher.errors import Problem
@@ -27,9 +27,41 @@ if TYPE_CHECKING:
 Stage = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 
 
-@dataclass(frozen=True, config=STRICT)
-class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("image", "label", "mask")):
-    """A ramp from `initial_scale`, or `stages`: image sizes, each with its fraction of the run's compute."""
+def resize(images: Tensor, size: Size, interpolation: str, multiple: int = 1) -> Tensor:
+    """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel.
+
+    The nearest pixels are those of a scale to the next `multiple`, as in Composer, if PyTorch rounds it down to `size`.
+    """
+    if interpolation != "nearest":
+        return interpolate(images, size)
+    lengths = list(zip(size, images.shape[2:], strict=True))
+    scales = [-(-new // multiple) * multiple / old for new, old in lengths]
+    if all(int(old * scale) == new for scale, (new, old) in zip(scales, lengths, strict=True)):
+        return F.interpolate(images, scale_factor=scales, mode="nearest")
+    return F.interpolate(images, size, mode="nearest")
+
+
+@cache
+def lanczos(old: int, new: int) -> np.ndarray:
+    """Return the weights, float32 [new, old], of Lanczos resampling with three lobes, antialiased as in Pillow."""
+    centres = (np.arange(new)[:, None] + 0.5) * old / new
+    distances = (np.arange(old) + 0.5 - centres) / max(1.0, old / new)
+    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
+
+
+def interpolate(images: Tensor, size: Size) -> Tensor:
+    """Resize bilinearly with antialiasing; in float32 on a CPU, its only kernel."""
+    values = images.float() if images.device.type == "cpu" else images
+    return F.interpolate(values, size, mode="bilinear", antialias=True).to(images.dtype)
+
+
+@dataclass(config=STRICT)
+class ProgressiveResizing(Algorithm, change_batch=10, acts_on=("image", "label", "mask")):
+    """Resizes each batch on the device to the size of the step.
+
+    A ramp from `initial_scale`, or `stages`: image sizes, each with its fraction of the run's compute.
+    """
 
     stages: Annotated[list[Stage], Field(min_length=1)] | None
     initial_scale: Annotated[float, Field(gt=0, le=1)]
@@ -98,45 +130,12 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
             message = f"must be at most 1 - delay = {1 - self.delay:g}"
             yield Problem(message, "finetune", self.finetune)
 
-
-def resize(images: Tensor, size: Size, interpolation: str, multiple: int = 1) -> Tensor:
-    """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel.
-
-    The nearest pixels are those of a scale to the next `multiple`, as in Composer, if PyTorch rounds it down to `size`.
-    """
-    if interpolation != "nearest":
-        return interpolate(images, size)
-    lengths = list(zip(size, images.shape[2:], strict=True))
-    scales = [-(-new // multiple) * multiple / old for new, old in lengths]
-    if all(int(old * scale) == new for scale, (new, old) in zip(scales, lengths, strict=True)):
-        return F.interpolate(images, scale_factor=scales, mode="nearest")
-    return F.interpolate(images, size, mode="nearest")
-
-
-@cache
-def lanczos(old: int, new: int) -> np.ndarray:
-    """Return the weights, float32 [new, old], of Lanczos resampling with three lobes, antialiased as in Pillow."""
-    centres = (np.arange(new)[:, None] + 0.5) * old / new
-    distances = (np.arange(old) + 0.5 - centres) / max(1.0, old / new)
-    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
-
-
-def interpolate(images: Tensor, size: Size) -> Tensor:
-    """Resize bilinearly with antialiasing; in float32 on a CPU, its only kernel."""
-    values = images.float() if images.device.type == "cpu" else images
-    return F.interpolate(values, size, mode="bilinear", antialias=True).to(images.dtype)
-
-
-class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
-    """Resizes each batch on the device to the size of the step."""
-
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
-        new = self.values.size_after(self.context.plan, batch.moment.step, size)
+        new = self.size_after(self.context.plan, batch.moment.step, size)
         if size == new:
             return None
 
-        sampled = self.values.interpolation == "lanczos"
+        sampled = self.interpolation == "lanczos"
         weights = [lanczos(*lengths) for lengths in zip(size, new, strict=True)] if sampled else []
 
         def resized(batch: Batch, *weights: Tensor) -> Batch:
@@ -144,7 +143,7 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
                 rows, columns = (one.to(batch.inputs.dtype) for one in weights)
                 images = rows @ batch.inputs @ columns.T
             else:
-                images = resize(batch.inputs, new, self.values.interpolation, self.values.size_multiple)
+                images = resize(batch.inputs, new, self.interpolation, self.size_multiple)
             # note: some resize kernels always return NCHW order
             if batch.inputs.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)

@@ -15,7 +15,7 @@ from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, NotNegative
 from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import Problem
@@ -28,48 +28,6 @@ Severity = Annotated[float, Field(ge=0, le=10)]
 # Why it cannot be combined with another one.
 COMPLETE = "both are complete augmentation policies; use one"
 OF_RGB = "its operations change colours of 8-bit RGB"
-
-
-@dataclass(frozen=True, config=STRICT)
-class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40, acts_on=("image", "label")):
-    """A list of severities has one for each of equal parts of the run."""
-
-    lacking = MappingProxyType({"mps": "float64"})
-    needs_rgb = OF_RGB
-
-    severity: Severity | Annotated[list[Severity], Field(min_length=2)]
-    depth: Annotated[int, Field(ge=0)]
-    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
-    probability: Annotated[float, Field(gt=0, le=1)]
-    severity_distribution: Literal["uniform", "normal", "fixed"]
-    severity_deviation: NotNegative
-    where: Literal["device", "loader"]
-
-    def place(self, point: str) -> int | None:
-        acts = (point == "change_image") == (self.where == "loader")
-        return super().place(point) if acts else None
-
-    def at_step(self, plan: RunPlan, step: int) -> Self:
-        """Return the values of a step, with one severity."""
-        return (
-            replace(self, severity=self.following(plan, step)["severity"]) if isinstance(self.severity, list) else self
-        )
-
-    def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
-        if not isinstance(self.severity, list):
-            return {}
-        return {"severity": self.severity[plan.part(step, len(self.severity))]}
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if isinstance(self.severity, list) and self.where == "loader":
-            message = "needs where=device, since loader workers do not know the step"
-            yield Problem(message, "severity", self.severity)
-
-    @classmethod
-    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
-        if bound == "data" and values is not None and values.where == "loader":
-            return "algorithms.randaugment.where=device: augments whole batches on the device"
-        return None
 
 
 # Computes magnitudes [B] from levels [B] as fractions of the highest, signs [B] of -1 or 1, and the size in pixels.
@@ -123,7 +81,7 @@ _AUTOAUGMENT: dict[str, Magnitudes] = {
 SETS = {"all": _ORIGINAL, "original": _ORIGINAL, "safe": _SAFE, "timm_increasing": _TIMM, "autoaugment": _AUTOAUGMENT}
 
 
-def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: int, size: int) -> list[Choice]:
+def choose(values: RandAugment, indices: np.ndarray, *, seed: int, epoch: int, size: int) -> list[Choice]:
     """Draw `depth` rounds for the sample indices [B]; an image's draws only depend on (seed, epoch, index).
 
     size: of the images in pixels, for translations.
@@ -133,7 +91,7 @@ def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: 
     return [_choice(values, one_round, size) for one_round in rounds]
 
 
-def _choice(values: RandAugmentConfig, draws: np.ndarray, size: int) -> Choice:
+def _choice(values: RandAugment, draws: np.ndarray, size: int) -> Choice:
     assert not isinstance(values.severity, list)
     which, level_draw, angle_draw, sign_draw = draws
     operations = SETS[values.operations]
@@ -158,7 +116,7 @@ def chosen(operations: np.ndarray, magnitudes: Mapping[str, np.ndarray]) -> Choi
     return Choice(operations, table[operations, np.arange(len(operations))])
 
 
-def _levels(values: RandAugmentConfig, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _levels(values: RandAugment, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return levels in [0, 10]: U(0.1, severity), N(severity, deviation) by Box & Muller 1958, or the severity."""
     assert not isinstance(values.severity, list)
     levels = np.full_like(uniform, values.severity)
@@ -178,23 +136,64 @@ def symmetric_factors(name: str, severity: float, uniform: np.ndarray, signs: np
     return np.where(factors > 1, 0.75 * factors, factors) if name == "brightness" else factors
 
 
-class RandAugment(Algorithm[RandAugmentConfig]):
-    """Augments whole batches on the device, or single images with `where: loader`, with the same draws."""
+@dataclass(config=STRICT)
+class RandAugment(Algorithm, change_image=10, change_batch=-40, acts_on=("image", "label")):
+    """Augments whole batches on the device, or single images with `where: loader`, with the same draws.
+
+    A list of severities has one for each of equal parts of the run.
+    """
+
+    lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
+
+    severity: Severity | Annotated[list[Severity], Field(min_length=2)]
+    depth: Annotated[int, Field(ge=0)]
+    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
+    probability: Annotated[float, Field(gt=0, le=1)]
+    severity_distribution: Literal["uniform", "normal", "fixed"]
+    severity_deviation: NotNegative
+    where: Literal["device", "loader"]
+
+    def place(self, point: str) -> int | None:
+        acts = (point == "change_image") == (self.where == "loader")
+        return super().place(point) if acts else None
+
+    def at_step(self, plan: RunPlan, step: int) -> Self:
+        """Return the values of a step, with one severity."""
+        return (
+            replace(self, severity=self.following(plan, step)["severity"]) if isinstance(self.severity, list) else self
+        )
+
+    def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
+        if not isinstance(self.severity, list):
+            return {}
+        return {"severity": self.severity[plan.part(step, len(self.severity))]}
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if isinstance(self.severity, list) and self.where == "loader":
+            message = "needs where=device, since loader workers do not know the step"
+            yield Problem(message, "severity", self.severity)
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "data" and values is not None and values.where == "loader":
+            return "algorithms.randaugment.where=device: augments whole batches on the device"
+        return None
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         fixed = self.context.fixed_shapes(batch.inputs.device)
-        values, moment = self.values.at_step(self.context.plan, batch.moment.step), batch.moment
+        values, moment = self.at_step(self.context.plan, batch.moment.step), batch.moment
         arrays = self._arrays(values, batch.indices, size, seed=moment.seed, epoch=moment.epoch, fixed=fixed)
         return Transform(arrays, lambda batch, *sent: replace(batch, inputs=self._augment(batch.inputs, sent)))
 
     def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
         size, indices = (image.shape[0], image.shape[1]), np.array([index])
-        arrays = self._arrays(self.values, indices, size, seed=moment.seed, epoch=moment.epoch, fixed=False)
+        arrays = self._arrays(self, indices, size, seed=moment.seed, epoch=moment.epoch, fixed=False)
         images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
         return self._augment(images, [*map(torch.from_numpy, arrays)])[0].permute(1, 2, 0).numpy()
 
     def _arrays(
-        self, values: RandAugmentConfig, indices: np.ndarray, size: Size, *, seed: int, epoch: int, fixed: bool
+        self, values: RandAugment, indices: np.ndarray, size: Size, *, seed: int, epoch: int, fixed: bool
     ) -> list[np.ndarray]:
         """Return the arrays of `_augment`: those of each round's choice, then its boxes if the set has cutout."""
         names, arrays = list(SETS[values.operations]), []
@@ -211,7 +210,7 @@ class RandAugment(Algorithm[RandAugmentConfig]):
     def _augment(self, images: Tensor, arrays: Sequence[Tensor]) -> Tensor:
         """Apply all rounds to uint8 images [B, 3, H, W]."""
         fill = self._fill()
-        count = ARRAYS + ("cutout" in SETS[self.values.operations])
+        count = ARRAYS + ("cutout" in SETS[self.operations])
         for start in range(0, len(arrays), count):
             images = apply(images, arrays[start : start + ARRAYS], fill)
             for boxes in arrays[start + ARRAYS : start + count]:
@@ -220,7 +219,7 @@ class RandAugment(Algorithm[RandAugmentConfig]):
 
     def _fill(self) -> Colour:
         """Return the colour outside of the image: black, AutoAugment's grey, or the data set's mean as in timm."""
-        if self.values.operations != "timm_increasing":
-            return _GREY if self.values.operations == "autoaugment" else BLACK
+        if self.operations != "timm_increasing":
+            return _GREY if self.operations == "autoaugment" else BLACK
         red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.normalization[0])
         return red, green, blue

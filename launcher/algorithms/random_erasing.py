@@ -10,29 +10,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, FractionRange, PositiveRange, Probability
 from launcher.data.batch import Batch
 from launcher.later import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class RandomErasingConfig(
-    AlgorithmConfig,
-    change_batch=30,
-    excludes={"cutout": "both erase a rectangle of each image; use one"},
-    acts_on=("image", "label", "mask"),
-):
-    probability: Probability
-    area: FractionRange
-    ratio: PositiveRange
-    fill: Literal["zero", "noise"]
 
 
 _TRIES = 10
@@ -63,24 +49,34 @@ def random_boxes(
     return boxes
 
 
-class RandomErasing(Algorithm[RandomErasingConfig]):
+@dataclass(config=STRICT)
+class RandomErasing(
+    Algorithm,
+    change_batch=30,
+    excludes={"cutout": "both erase a rectangle of each image; use one"},
+    acts_on=("image", "label", "mask"),
+):
     """Erases boxes of normalized images by zero, the mean colour, or by standard normal noise."""
 
-    def __init__(self, values: RandomErasingConfig, context: Context):
-        super().__init__(values, context)
+    probability: Probability
+    area: FractionRange
+    ratio: PositiveRange
+    fill: Literal["zero", "noise"]
+
+    def set_up(self) -> None:
         # note: noise has a seed of the step
-        self.repeats_changes = values.fill != "noise"
+        self.repeats_changes = self.fill != "noise"
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        values, moment = self.values, batch.moment
+        moment = batch.moment
         draws = randomness.uniforms(moment.seed, "random_erasing", moment.epoch, batch.indices, 1 + 4 * _TRIES)
-        boxes = random_boxes(draws, values.probability, values.area, values.ratio, *size)
+        boxes = random_boxes(draws, self.probability, self.area, self.ratio, *size)
         return Transform([boxes], self._erase)
 
     def _erase(self, batch: Batch, boxes: Tensor) -> Batch:
         images, moment = batch.inputs, batch.moment
         fill: Tensor | float = 0.0
-        if self.values.fill == "noise":
+        if self.fill == "noise":
             generator = torch.Generator(images.device)
             # note: torch takes seeds below 2^63
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)

@@ -7,14 +7,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Moment
-
-
-@dataclass(frozen=True, config=STRICT)
-class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10, acts_on=("image", "label", "mask")):
-    repeats: Annotated[int, Field(ge=2)]
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
@@ -32,8 +26,11 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
     return np.asarray(indices[np.lexsort((indices // stride, batch_numbers))])
 
 
-class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
+@dataclass(config=STRICT)
+class RepeatedAugmentation(Algorithm, change_order=10, acts_on=("image", "label", "mask")):
     """Reads one of `repeats` images per epoch, which keeps its number of steps."""
 
+    repeats: Annotated[int, Field(ge=2)]
+
     def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
-        return repeat(order, self.values.repeats, self.context.plan.batch_size)
+        return repeat(order, self.repeats, self.context.plan.batch_size)

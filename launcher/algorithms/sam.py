@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Context, Gradients
+from launcher.algorithms.base import Algorithm, Gradients
 from launcher.compute.foreach import gradients_of
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
 from launcher.later import nn, torch
@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, config=STRICT)
-class SAMConfig(AlgorithmConfig, compute_gradients=10):
+@dataclass(config=STRICT)
+class SAM(Algorithm, compute_gradients=10):
+    """Computes the gradient at the point that each rank's own gradient leads to, if (step + 1) % interval == 0.
+
+    Both passes use the same batch. A rank whose own gradient is not finite has NaN weights in the second pass, which
+    makes the gradients of all ranks NaN, so that the step handles them like any others that are not finite.
+    """
+
     rho: Positive
     interval: Count
     epsilon: Positive
@@ -33,20 +39,11 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
             return f"algorithms.sam.interval=10: a second gradient every 10 steps instead of every {values.interval}"
         return None
 
-
-class SAM(Algorithm[SAMConfig]):
-    """Computes the gradient at the point that each rank's own gradient leads to, if (step + 1) % interval == 0.
-
-    Both passes use the same batch. A rank whose own gradient is not finite has NaN weights in the second pass, which
-    makes the gradients of all ranks NaN, so that the step handles them like any others that are not finite.
-    """
-
-    def __init__(self, values: SAMConfig, context: Context):
-        super().__init__(values, context)
-        self.freezes_statistics = values.batchnorm == "once"
+    def set_up(self) -> None:
+        self.freezes_statistics = self.batchnorm == "once"
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
-        if not self.values.acts_at(self.context.plan, batch.moment.step):
+        if not self.acts_at(self.context.plan, batch.moment.step):
             return gradients(batch)
         loss = gradients(batch, synchronize=False)
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
@@ -57,7 +54,7 @@ class SAM(Algorithm[SAMConfig]):
         with torch.no_grad():
             before = torch._foreach_mul(weights, 1.0)  # note: an exact copy in one kernel
             # note: overwrites the gradients; a loss scale cancels in g / norm
-            torch._foreach_mul_(directions, self.values.rho / (norm + self.values.epsilon))
+            torch._foreach_mul_(directions, self.rho / (norm + self.epsilon))
             torch._foreach_add_(weights, directions)
         uphill = gradients(batch, update_statistics=not self.freezes_statistics)
         with torch.no_grad():

@@ -8,16 +8,19 @@ from dataclasses import replace
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Probability
 from launcher.counts import count_of
 from launcher.data.batch import Batch
 from launcher.errors import Problem
 
 
-@dataclass(frozen=True, config=STRICT)
-class SequenceLengthWarmupConfig(AlgorithmConfig, change_batch=6, acts_on=("tokens",)):
-    """From `initial` tokens to those of the task by `increment`, over the fraction `duration` of the run."""
+@dataclass(config=STRICT)
+class SequenceLengthWarmup(Algorithm, change_batch=6, acts_on=("tokens",)):
+    """Cuts off the end of each sequence.
+
+    From `initial` tokens to those of the task by `increment`, over the fraction `duration` of the run.
+    """
 
     duration: Probability
     initial: Count
@@ -44,12 +47,8 @@ class SequenceLengthWarmupConfig(AlgorithmConfig, change_batch=6, acts_on=("toke
             message = f"has {lengths:,} lengths, more than the {count_of(warmup, 'step')} of the warmup"
             yield Problem(f"{message}; set {least} or more", "increment", self.increment)
 
-
-class SequenceLengthWarmup(Algorithm[SequenceLengthWarmupConfig]):
-    """Cuts off the end of each sequence."""
-
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
-        (length,) = self.values.size_after(self.context.plan, batch.moment.step, size)
+        (length,) = self.size_after(self.context.plan, batch.moment.step, size)
         if length == size[0]:
             return None
 

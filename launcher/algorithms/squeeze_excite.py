@@ -10,27 +10,24 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch
 
 
-@dataclass(frozen=True, config=STRICT)
-class SqueezeExciteConfig(AlgorithmConfig, change_model=10):
+@dataclass(config=STRICT)
+class SqueezeExcite(Algorithm, change_model=10):
+    needs = "convolution with that many channels"
+
     latent_channels: Count
     min_channels: Count
 
     def network_values(self) -> dict[str, Any]:
         return asdict(self)
 
-
-class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
-    needs = "convolution with that many channels"
-
     def change_model(self, model: nn.Module) -> None:
         from launcher.algorithms.squeeze_excite_layers import squeeze_excite
 
-        for name, block in squeeze_excite(model, **asdict(self.values)).items():
+        for name, block in squeeze_excite(model, **asdict(self)).items():
             key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
             generator = torch.Generator().manual_seed(key)
             for linear in (block.squeeze, block.excite):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.later import nn, torch
@@ -17,17 +16,6 @@ from launcher.models.checkpointing import is_recomputing
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
-    drop_rate: Annotated[float, Field(ge=0, lt=1)]
-    distribution: Literal["linear", "linear_from_zero", "uniform"]
-    keep_scaling: Literal["evaluation", "training"]
-
-    def network_values(self) -> dict[str, Any] | None:
-        values = {"drop_rate": self.drop_rate, "distribution": self.distribution}
-        return None if self.keep_scaling == "training" else values
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
@@ -79,21 +67,29 @@ class BranchDrop:
         return branch * mask.to(branch.dtype).view(-1, *[1] * (branch.ndim - 1))
 
 
-class StochasticDepth(Algorithm[StochasticDepthConfig]):
+@dataclass(config=STRICT)
+class StochasticDepth(Algorithm, change_model=30, change_batch=90):
     """Draws for every epoch, sample and branch whether to keep it; attention and MLP of a block are two branches."""
 
     # note: a graph would not set the masks of the steps that run without one
     repeats_changes = False
     needs = "residual block of torchvision, gpt or vit; timm's models have model.drop_path_rate=0.1 instead"
 
-    def __init__(self, values: StochasticDepthConfig, context: Context):
-        super().__init__(values, context)
+    drop_rate: Annotated[float, Field(ge=0, lt=1)]
+    distribution: Literal["linear", "linear_from_zero", "uniform"]
+    keep_scaling: Literal["evaluation", "training"]
+
+    def network_values(self) -> dict[str, Any] | None:
+        values = {"drop_rate": self.drop_rate, "distribution": self.distribution}
+        return None if self.keep_scaling == "training" else values
+
+    def set_up(self) -> None:
         self._drops: list[BranchDrop] = []
         self._masks: dict[torch.Size, Tensor] = {}
 
     def change_model(self, model: nn.Module) -> None:
-        rated = layers_with_rates(model, self.values.drop_rate, self.values.distribution)
-        self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for _, rate in rated]
+        rated = layers_with_rates(model, self.drop_rate, self.distribution)
+        self._drops = [BranchDrop(rate, self.keep_scaling == "training") for _, rate in rated]
         for (layer, _), drop in zip(rated, self._drops, strict=True):
             layer.register_forward_hook(drop)
 

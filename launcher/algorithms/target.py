@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.compute import randomness
 from launcher.compute.accelerator import interface
-from launcher.config.declaration import AlgorithmConfig, Size
+from launcher.config.declaration import Size
 from launcher.config.fields import STRICT
 from launcher.config.targets import Called
 from launcher.data.batch import Batch, Moment
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 _GENERATORS = Lock()
 
 
-@dataclass(frozen=True, config=STRICT)
-class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, acts_on=("image", "label")):
+@dataclass(config=STRICT)
+class TransformTarget(Called, Algorithm, change_image=50, change_batch=-50, acts_on=("image", "label")):
     """Calls the target at one point of the loop: for each image as loaded, [C, H, W], in a worker, or for a batch.
+
+    The global generators, from which torchvision's transforms draw, are seeded for each image or batch by its key.
 
     A batch [B, C, H, W] on the device is as loaded before place 0, and normalized after it. order: the place among the
     algorithms at that point; null for the usual one.
@@ -38,6 +40,7 @@ class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_bat
 
     libraries = ("torchvision.transforms",)
     leading = 1
+    repeats_changes, runs_others = False, True
 
     at: Literal["change_image", "change_batch"]
     order: int | None
@@ -48,12 +51,6 @@ class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_bat
 
     def place(self, point: str) -> int | None:
         return None if point != self.at else self.places[point] if self.order is None else self.order
-
-
-class TransformTarget(Algorithm[TransformTargetConfig]):
-    """Seeds the global generators, from which torchvision's transforms draw, for each image or batch by its key."""
-
-    repeats_changes, runs_others = False, True
 
     def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
         pixels = torch.from_numpy(image if image.flags.writeable else image.copy()).permute(2, 0, 1)
@@ -67,11 +64,11 @@ class TransformTarget(Algorithm[TransformTargetConfig]):
 
     @cached_property
     def _transform(self) -> Any:
-        return self.values.built()
+        return self.built()
 
     def _changed(self, images: Tensor, *counters: int) -> Tensor:
-        key = randomness.key(self.context.plan.config.seed, self.values.name, *counters)
-        with _GENERATORS, self.values.naming("fails"):
+        key = randomness.key(self.context.plan.config.seed, self.name, *counters)
+        with _GENERATORS, self.naming("fails"):
             random.seed(key)
             np.random.seed(key % 2**32)
             torch.default_generator.manual_seed(key)
@@ -81,9 +78,10 @@ class TransformTarget(Algorithm[TransformTargetConfig]):
         if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (images.shape, images.dtype):
             of = f"{changed.dtype} {[*changed.shape]}" if isinstance(changed, torch.Tensor) else type(changed).__name__
             message = f"returns {of} for {images.dtype} {[*images.shape]}; it must keep type and shape"
-            raise UserError(Problem(message, f"algorithms.{self.values.name}", self.values.target))
+            raise UserError(Problem(message, f"algorithms.{self.name}", self.target))
         return changed
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> Any:
+        make, values, state = super().__reduce__()
         # note: a worker builds its own, since not all that users write can be sent
-        return {name: value for name, value in vars(self).items() if name != "_transform"}
+        return make, values, {name: value for name, value in state.items() if name != "_transform"}

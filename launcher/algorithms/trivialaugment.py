@@ -10,25 +10,13 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.image_operations import Choice, apply
 from launcher.algorithms.randaugment import COMPLETE, OF_RGB, chosen
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.later import torch
-
-
-@dataclass(frozen=True, config=STRICT)
-class TrivialAugmentConfig(
-    AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}, acts_on=("image", "label")
-):
-    lacking = MappingProxyType({"mps": "float64"})
-    needs_rgb = OF_RGB
-
-    bins: Annotated[int, Field(ge=2)]
-
 
 # Largest magnitude of either sign; for enhancements the largest deviation from 1.
 _ENHANCEMENTS = ("brightness", "color", "contrast", "sharpness")
@@ -67,12 +55,17 @@ def choose(magnitudes: dict[str, np.ndarray], indices: np.ndarray, *, seed: int,
     return chosen(operations, {name: magnitudes[name][signs, levels] for name in NAMES})
 
 
-class TrivialAugment(Algorithm[TrivialAugmentConfig]):
+@dataclass(config=STRICT)
+class TrivialAugment(Algorithm, change_batch=-30, excludes={"randaugment": COMPLETE}, acts_on=("image", "label")):
     """Applies one operation or none to each image, for the whole batch on the device."""
 
-    def __init__(self, values: TrivialAugmentConfig, context: Context):
-        super().__init__(values, context)
-        self._space = space(values.bins)
+    lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
+
+    bins: Annotated[int, Field(ge=2)]
+
+    def set_up(self) -> None:
+        self._space = space(self.bins)
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
 from launcher.compute.accelerator import widest
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Within
 from launcher.data.batch import Moment, normalize
 from launcher.later import nn, no_grad, torch
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FROZEN = "whitening keeps the first convolution; freeze without it"
-
-
-@dataclass(frozen=True, config=STRICT)
-class WhiteningConfig(
-    AlgorithmConfig,
-    change_model=55,
-    before_step=30,
-    excludes={"layer_freezing": _FROZEN, "backbone_freezing": _FROZEN},
-    acts_on=("image", "label", "mask"),
-):
-    images: Count
-    eps: NotNegative
-    bias_until: Annotated[Duration, Within(0.3)]
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        """Return whether the bias learns."""
-        return step < plan.steps(self.bias_until)
 
 
 def whitening_filters(covariance: Tensor, drawn: Tensor, eps: float) -> Tensor:
@@ -49,11 +32,28 @@ def whitening_filters(covariance: Tensor, drawn: Tensor, eps: float) -> Tensor:
     return torch.cat([filters, -filters, others])
 
 
-class Whitening(Algorithm[WhiteningConfig]):
+@dataclass(config=STRICT)
+class Whitening(
+    Algorithm,
+    change_model=55,
+    before_step=30,
+    excludes={"layer_freezing": _FROZEN, "backbone_freezing": _FROZEN},
+    acts_on=("image", "label", "mask"),
+):
     """Fills the first convolution, whose weight does not learn; its bias does until `bias_until`."""
 
     needs = "first convolution that reads all channels"
-    _bias: Tensor | None = None
+
+    images: Count
+    eps: NotNegative
+    bias_until: Annotated[Duration, Within(0.3)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        """Return whether the bias learns."""
+        return step < plan.steps(self.bias_until)
+
+    def set_up(self) -> None:
+        self._bias: Tensor | None = None
 
     @no_grad
     def change_model(self, model: nn.Module) -> None:
@@ -63,25 +63,23 @@ class Whitening(Algorithm[WhiteningConfig]):
         first.weight.requires_grad_(False)
         self._bias = first.bias
         plan = self.context.plan
-        self.changes_learning_parameters = first.bias is not None and not self.values.acts_at(
-            plan, plan.total_steps - 1
-        )
+        self.changes_learning_parameters = first.bias is not None and not self.acts_at(plan, plan.total_steps - 1)
         # note: exports and teachers have no images, but trained weights
         if self.context.images is not None:
             covariance = self._covariance(first)
-            filters = whitening_filters(covariance, first.weight.flatten(1).cpu(), self.values.eps)
+            filters = whitening_filters(covariance, first.weight.flatten(1).cpu(), self.eps)
             first.weight.copy_(filters.view_as(first.weight))
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         if self._bias is not None:
-            self._bias.requires_grad_(bool(self.values.acts_at(self.context.plan, moment.step)))
+            self._bias.requires_grad_(bool(self.acts_at(self.context.plan, moment.step)))
 
     def _covariance(self, layer: nn.Conv2d) -> Tensor:
         """Return the mean product of the values of a patch, about zero, float64 [N, N] on the CPU."""
         assert self.context.images is not None
         dataset, device = self.context.plan.config.dataset, layer.weight.device
         total, count = torch.zeros((), dtype=widest(device), device=device), 0
-        for images in self.context.images(self.values.images):
+        for images in self.context.images(self.images):
             # note: the patches of all images at once would fill the memory
             for image in normalize(images, *dataset.normalization, torch.float32, dataset.largest):
                 # note: an image smaller than the filters has no patch without the layer's zeros around it

@@ -117,7 +117,7 @@ class AlgorithmConfig(Declaration):
     ) -> None:
         if "name" in vars(cls):
             return  # note: of a target, which has all else of its base
-        file, own = cls.__module__.rpartition(".")[2], cls.__name__.removesuffix("Config").lower()
+        file, own = cls.__module__.rpartition(".")[2], cls.__name__.lower()
         cls.name = file if file.replace("_", "") == own else own
         cls.places, cls.excludes, cls.acts_on = places, excludes or {}, acts_on
 
@@ -168,7 +168,7 @@ def _literals_of_name(kind: Any) -> tuple[str, ...]:
     return get_args(get_type_hints(kind)["name"])
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(config=STRICT)
 class TeachingConfig(AlgorithmConfig):
     """Values of an algorithm that learns from another network: a run folder, an export, or a model of timm."""
 

@@ -28,7 +28,6 @@ _PLAIN = (bool, int, float, str, bool | None, int | None, float | None, str | No
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-@dataclass(frozen=True, config=STRICT)
 class Called:
     """Base of the values of what a `_target_` calls: its keywords, beside the values of its group.
 
@@ -104,7 +103,9 @@ class Called:
         return f"{self.made_by[2]}.{KEY}"
 
     def __reduce__(self) -> Any:
-        return _again, (self.made_by, {one.name: getattr(self, one.name) for one in fields(self)})
+        own = {one.name for one in fields(self)}  # type: ignore[arg-type]
+        state = {name: value for name, value in vars(self).items() if name not in own}
+        return _again, (self.made_by, {name: getattr(self, name) for name in own}), state
 
 
 def reason(error: Exception) -> str:
@@ -255,7 +256,8 @@ def of_packaged(base: Any, group: str, name: str) -> type[Any]:
 
 def _class(base: Any, own: dict[str, Any], space: dict[str, Any]) -> type[Any]:
     space |= {"__annotations__": own, "__module__": base.__module__, "__qualname__": base.__name__}
-    return dataclass(frozen=True, config=STRICT, kw_only=True)(type(base)(base.__name__, (base,), space))
+    frozen = base.__dataclass_params__.frozen
+    return dataclass(frozen=frozen, config=STRICT, kw_only=True)(type(base)(base.__name__, (base,), space))
 
 
 def _parameters(called: Callable[..., Any], base: type[Called]) -> Iterator[inspect.Parameter]:

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -153,7 +152,7 @@ class _Run:
                 batch = transform.apply(batch, *to_device(*transform.arrays, device=_CPU)) if transform else batch
         return batch
 
-    def _transform(self, algorithm: Algorithm[Any], batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:
+    def _transform(self, algorithm: Algorithm, batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:
         """Return an algorithm's change of the images at the places `loaded` of a batch of `count`."""
         height, width = batch.inputs.shape[-2:]
         whole, order = _whole(algorithm, batch.moment, count, (height, width))
@@ -170,7 +169,7 @@ class _Run:
             if name in self._names:
                 algorithm = self._engine.active[name]
                 yield from (_whole(algorithm, moment, count, one)[1] for one in {size, after})
-                after = algorithm.values.size_after(self._plan, moment.step, after)
+                after = algorithm.size_after(self._plan, moment.step, after)
 
     def _pixels(self, batch: Batch) -> np.ndarray:
         """Return normalized images as uint8 [B, H, W, 3], under the colours of their masks if they have some."""
@@ -181,9 +180,7 @@ class _Run:
         return np.stack([overlaid(*pair) for pair in zip(pixels, batch.targets.byte().numpy(), strict=True)])
 
 
-def _whole(
-    algorithm: Algorithm[Any], moment: Moment, count: int, size: Size
-) -> tuple[Transform | None, np.ndarray | None]:
+def _whole(algorithm: Algorithm, moment: Moment, count: int, size: Size) -> tuple[Transform | None, np.ndarray | None]:
     """Return an algorithm's change of a rank's batch, and the order of samples in it, if it mixes them.
 
     The batch has one sample number, so that of all arrays only such an order has its length.

@@ -215,7 +215,7 @@ def test_the_set_autoaugment_cuts_clipped_squares_around_uniform_centres(bound: 
     algorithm, indices = bound("randaugment", *AUTOAUGMENT), np.arange(60_000)
     batch = Batch(torch.empty(1).expand(60_000, 3, 224, 224), torch.zeros(60_000), indices, Moment(4, 2, 0, 1))
     boxes = algorithm.change_batch(batch, (224, 224)).arrays[-1]
-    (choice,) = randaugment.choose(algorithm.values, indices, seed=4, epoch=2, size=224)
+    (choice,) = randaugment.choose(algorithm, indices, seed=4, epoch=2, size=224)
     cut = choice.operations == list(randaugment.SETS["autoaugment"]).index("cutout")
     assert (boxes[~cut, :2] == boxes[~cut, 2:]).all()
     top, left, bottom, right = boxes[cut].T

@@ -16,7 +16,7 @@ from tests.launches import Launches
 
 def after_step(algorithm: Any, model: nn.Module, step: int) -> None:
     """Act after a step as the engine does."""
-    if algorithm.values.acts_at(algorithm.context.plan, step):
+    if algorithm.acts_at(algorithm.context.plan, step):
         algorithm.after_step(model, Moment(0, 0, step, 100))
 
 
@@ -100,7 +100,7 @@ def test_swa_averages_the_weights_from_its_start_on(bound: Callable[..., Any], s
 
 
 def test_swa_averages_the_weights_at_steps(bound: Callable[..., Any]) -> None:
-    values = bound("swa", start="65ba", update_interval="1.5ep").values
+    values = bound("swa", start="65ba", update_interval="1.5ep")
     plan = bound("swa").context.plan
     assert [step + 1 for step in range(100) if values.acts_at(plan, step)] == [65, 80, 95]
 

@@ -10,12 +10,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine, class_of
-from launcher.algorithms.sam import SAM, SAMConfig
+from launcher.algorithms.base import Algorithm, Context
+from launcher.algorithms.engine import Engine
+from launcher.algorithms.sam import SAM
 from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
-from launcher.config.declaration import POINTS, PREPARE
+from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
@@ -25,32 +25,37 @@ from tests.trainers import RECIPES
 ALGORITHMS = ALGORITHMS.declarations()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_overrides_exactly_its_declared_points(name: str) -> None:
-    assert class_of(ALGORITHMS[name]).__name__ + "Config" == ALGORITHMS[name].__name__
+def declare(places: dict[str, int]) -> None:
+    class Half(SAM, **places):  # type: ignore[call-arg]
+        def before_step(self, model: nn.Module, moment: Moment) -> None:
+            """Do nothing."""
 
 
-class Undeclared(SAM):
-    def before_step(self, model: nn.Module, moment: Moment) -> None:
-        """Do nothing."""
+def declare_values() -> None:
+    class DarkConfig(AlgorithmConfig, change_batch=-5):
+        """Values in a class of their own."""
+
+    class Dark(Algorithm[DarkConfig]):  # type: ignore[type-arg]
+        """The code."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "places", "line"),
+    ("make", "line"),
     [
-        (Undeclared, {"compute_gradients": 10}, "Undeclared has before_step, but SAMConfig has not; add it there, or"),
-        (SAM, {"compute_gradients": 10, "after_step": 1}, "SAMConfig has after_step, but SAM has not; add it there"),
-        (None, {}, "/sam.py has no class SAM for SAMConfig; write it"),
+        (
+            partial(declare, {"compute_gradients": 10}),
+            "Half has before_step, but not its place there; add",
+        ),
+        (
+            partial(declare, {"compute_gradients": 10, "before_step": 3, "after_step": 1}),
+            "Half declares after_step, but has no such method; write it",
+        ),
+        (declare_values, "DarkConfig and Dark are one class now: write class Dark(Algorithm, change_batch=-5), with"),
     ],
 )
-def test_an_algorithm_that_lacks_a_part_is_refused_in_one_line(
-    kind: object, places: dict[str, int], line: str, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = context("algorithms=[sam]")
-    monkeypatch.setattr("launcher.algorithms.sam.SAM", kind)
-    monkeypatch.setattr(SAMConfig, "places", places)
+def test_an_algorithm_that_lacks_a_part_is_refused_in_one_line(make: Callable[[], None], line: str) -> None:
     with pytest.raises(UserError) as raised:
-        Engine(run)
+        make()
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
 

@@ -33,8 +33,8 @@ def test_the_image_size_follows_the_keys_of_the_schedule(bound: Callable[..., An
     values = {"initial_scale": 0.3, "delay": 0.2, "finetune": 0.3, "size_multiple": 8, "granularity": "epoch"}
     algorithm = bound("progressive_resizing", **values, where=where)
     plan, expected = algorithm.context.plan, [16, 16, 16, 32, 40, 48, 56, 64, 64, 64]
-    assert [algorithm.values.size(plan, 10 * epoch + 7) for epoch in range(10)] == expected
-    loaded = [algorithm.values.loaded_view(plan, 10 * epoch) for epoch in range(10)]
+    assert [algorithm.size(plan, 10 * epoch + 7) for epoch in range(10)] == expected
+    loaded = [algorithm.loaded_view(plan, 10 * epoch) for epoch in range(10)]
     assert loaded == (expected if where == "loader" else [None] * 10)
 
 
@@ -51,7 +51,7 @@ def test_lanczos_resizing_has_pillows_filter(
 ) -> None:
     resizing = bound("progressive_resizing", "algorithms.progressive_resizing.interpolation=lanczos")
     loaded = batch(size=30)
-    monkeypatch.setattr(type(resizing.values), "size_after", lambda *_: (new, new))
+    monkeypatch.setattr(type(resizing), "size_after", lambda *_: (new, new))
     images = transformed(resizing, loaded).inputs
     assert images.is_contiguous(memory_format=torch.channels_last)
     for ours, image in zip(images.flatten(0, 1), loaded.inputs.flatten(0, 1), strict=True):

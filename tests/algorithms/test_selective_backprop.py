@@ -97,7 +97,7 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
 def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -> None:
     for interval in (2, 3):
         algorithm = bound("selective_backprop", interval=interval, start=0.0, end=1.0)
-        ours = {step for step in range(12) if algorithm.values.acts_at(algorithm.context.plan, step)}
+        ours = {step for step in range(12) if algorithm.acts_at(algorithm.context.plan, step)}
         composers = {step for step in range(12) if (step + 1) % interval != 0}
         assert ours == set(range(12)) - composers
 
@@ -105,7 +105,7 @@ def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -
 def test_it_acts_between_its_start_and_its_end(bound: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", interval=1, start=0.25, end=0.65)
     plan = algorithm.context.plan
-    assert [step for step in range(plan.total_steps) if algorithm.values.acts_at(plan, step)] == [*range(25, 65)]
+    assert [step for step in range(plan.total_steps) if algorithm.acts_at(plan, step)] == [*range(25, 65)]
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.5, 1.0])

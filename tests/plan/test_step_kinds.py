@@ -11,7 +11,7 @@ from torch import nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.algorithms.sam import SAMConfig
+from launcher.algorithms.sam import SAM
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
@@ -135,21 +135,21 @@ def test_many_steps_at_once_have_the_kinds_of_single_ones(words: str, monkeypatc
 def test_the_steps_are_not_passed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run, calls = plan("algorithms=[sam]", "algorithms.sam.interval=5", "epochs=10", samples=640_000), []
 
-    def acts_at(self: SAMConfig, plan: Plan, step: int) -> int:
+    def acts_at(self: SAM, plan: Plan, step: int) -> int:
         calls.append(step)
         return (step + 1) % self.interval == 0
 
-    monkeypatch.setattr(SAMConfig, "acts_at", acts_at)
+    monkeypatch.setattr(SAM, "acts_at", acts_at)
     assert {kind.acting: len(steps) for kind, steps in step_kinds(run).items()} == {(): 80_000, ("sam",): 20_000}
     assert len(calls) < 10
 
 
 @pytest.mark.parametrize("written", [lambda step: int(step >= 5), lambda step: 1 if step > 4 and step < 99_999 else 0])
 def test_an_algorithm_may_be_written_for_single_steps(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SAMConfig, "acts_at", lambda self, plan, step: written(step))
+    monkeypatch.setattr(SAM, "acts_at", lambda self, plan, step: written(step))
     assert acting(plan("algorithms=[sam]", "epochs=1"))[:7] == [()] * 5 + [("sam",)] * 2
 
 
 def test_an_algorithm_may_act_at_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SAMConfig, "acts_at", lambda self, plan, step: 1)
+    monkeypatch.setattr(SAM, "acts_at", lambda self, plan, step: 1)
     assert set(acting(plan("algorithms=[sam]", "epochs=1"))) == {("sam",)}

@@ -23,7 +23,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Install a package, and another one that fails, as pip does."""
     folder = tmp_path / "site"
     for name, text in {
-        "parts_of_theirs/__init__.py": "from parts_of_theirs.dark import Dark, DarkConfig\n",
+        "parts_of_theirs/__init__.py": "from parts_of_theirs.dark import Dark\n",
         "parts_of_theirs/dark.py": DARK,
         "nets_of_theirs.py": NETWORKS,
         "parts_of_theirs/conf/model/theirs.yaml": "_target_: nets_of_theirs.TinyNet\nwidth: 4\n",

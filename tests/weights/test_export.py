@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.models import resnet18
 from torchvision.transforms._presets import ImageClassification
 
-from launcher.algorithms.blurpool import BlurPoolConfig
+from launcher.algorithms.blurpool import BlurPool
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.keys import path_keys
@@ -121,7 +121,7 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
         patch.setattr(export_module, "write_weights", lambda weights, *others_: write({**weights, **others}, *others_))
         refused(folder, "logits differ from the run's")
     with monkeypatch.context() as patch:
-        patch.setattr(BlurPoolConfig, "network_values", lambda values: None)
+        patch.setattr(BlurPool, "network_values", lambda values: None)
         refused(folder, "algorithms=blurpool, .*changes what the network computes; return its values from")
     set_recorded_top1(folder, 0.95)
     refused(folder, r"has top-1 .* on the 20 validation images, but the run recorded 95.00%")

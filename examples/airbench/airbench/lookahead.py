@@ -9,13 +9,18 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Duration, Fraction, NotNegative, Within
 from launcher.data.batch import Moment
 
 
-@dataclass(frozen=True, config=STRICT)
-class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
+@dataclass(config=STRICT)
+class Lookahead(Algorithm, change_model=80, after_step=5):
+    """Averages parameters and floating-point buffers every `update_interval` from `start` on, and continues from there.
+
+    The first update copies the weights. They are also set to the average, which stays, at the end of the run.
+    """
+
     start: Annotated[Duration, Within(0.3)]
     update_interval: Annotated[Duration, Within(0.02)]
     decay: Fraction
@@ -34,13 +39,6 @@ class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
         decay = self.decay ** plan.every(self.update_interval)
         return float(1 - decay * ((step + 1) / plan.total_steps) ** self.power)
 
-
-class Lookahead(Algorithm[LookaheadConfig]):
-    """Averages parameters and floating-point buffers every `update_interval` from `start` on, and continues from there.
-
-    The first update copies the weights. They are also set to the average, which stays, at the end of the run.
-    """
-
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in _averaged(model).items()}
         self._count = 0
@@ -48,8 +46,8 @@ class Lookahead(Algorithm[LookaheadConfig]):
     @torch.no_grad()
     def after_step(self, model: nn.Module, moment: Moment) -> None:
         plan, step = self.context.plan, moment.step
-        updates = bool(self.values.updates_at(plan, step))
-        rate = (self.values.rate(plan, step) if updates else 0.0) if self._count else 1.0
+        updates = bool(self.updates_at(plan, step))
+        rate = (self.rate(plan, step) if updates else 0.0) if self._count else 1.0
         for name, weights in _averaged(model).items():
             self._average[name].lerp_(weights, rate)
             weights.copy_(self._average[name])

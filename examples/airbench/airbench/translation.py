@@ -13,14 +13,8 @@ from torch import Tensor
 
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.compute import randomness
-from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
-
-
-@dataclass(frozen=True, config=STRICT)
-class TranslationConfig(AlgorithmConfig, change_batch=-60, acts_on=("image", "label")):
-    distance: Annotated[float, Field(gt=0, lt=1)]
 
 
 def translated(images: Tensor, shifts: Tensor) -> Tensor:
@@ -38,11 +32,14 @@ def translated(images: Tensor, shifts: Tensor) -> Tensor:
     return images.permute(0, 2, 3, 1)[numbers, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-class Translation(Algorithm[TranslationConfig]):
+@dataclass(config=STRICT)
+class Translation(Algorithm, change_batch=-60, acts_on=("image", "label")):
     """Moves each image by up to `distance` of its size on each axis, all distances being equally likely."""
 
+    distance: Annotated[float, Field(gt=0, lt=1)]
+
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        most = int(self.values.distance * min(size))
+        most = int(self.distance * min(size))
         draws = randomness.uniforms(batch.moment.seed, "translation", batch.moment.epoch, batch.indices, 2)
         shifts = np.floor(draws * (2 * most + 1)).astype(np.int64) - most
         return Transform([shifts], lambda batch, shifts: replace(batch, inputs=translated(batch.inputs, shifts)))
