@@ -37,7 +37,7 @@ from launcher.config.fields import (
 )
 from launcher.config.hardware import Hardware
 from launcher.config.options import Group, Unread
-from launcher.config.targets import Called
+from launcher.config.targets import Callback
 from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
 from launcher.errors import Problem, UserError
 from launcher.plugins import LOGGERS
@@ -267,7 +267,7 @@ class RunConfig:
     loss: Annotated[LossConfig, LOSSES]
     task: Annotated[TaskConfig, TASKS]
     algorithms: Annotated[Algorithms, ALGORITHMS]
-    callbacks: Annotated[dict[str, Called], Group("callbacks", Called, many=dict), RESUME]
+    callbacks: Annotated[dict[str, Callback], Group("callbacks", Callback, many=dict), RESUME]
     metrics: Annotated[dict[str, OwnMetric], Group("metrics", OwnMetric, many=dict)]
     stop: Annotated[Stop, RESUME]
     checkpoint: Annotated[Checkpoint, RESUME]

@@ -108,6 +108,11 @@ class Called:
         return _again, (self.made_by, {name: getattr(self, name) for name in own}), state
 
 
+@dataclass(frozen=True, config=STRICT)
+class Callback(Called):
+    """Values of a class of the user's that is called at events of the run (`launcher.training.callbacks`)."""
+
+
 def reason(error: Exception) -> str:
     """Return type, message and place of an error of the user's code."""
     frames, files = (
