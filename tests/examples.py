@@ -9,8 +9,7 @@ from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
 from launcher.config.compose import compose
 from launcher.submit.job import PREFIX
-from launcher_lab.cli.grid import MOST_RUNS, expand
-from launcher_lab.cli.trials import points, without_trials
+from launcher_lab.cli.grid import MOST_RUNS, expand, points, without_trials
 from launcher_lab.study.ablation import alternatives, grid
 
 HELP = [line.split("  ")[0] for line in map(str.strip, cli._EXAMPLES.splitlines()[1:])]
@@ -48,7 +47,7 @@ def train(words: list[str]) -> None:
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
     if verb in ("curve", "ablate"):
         values, trials = without_trials(values)
-        drawn = points(values, trials, MOST_RUNS)
+        drawn = points(values, trials)
         variants = grid([], getattr(arguments, "more", []))
         # note: each variant with the first values and point, one with the last ones
         for end, variant in [*((0, variant) for variant in variants), (-1, variants[-1])]:

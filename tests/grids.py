@@ -10,7 +10,7 @@ import pytest
 
 from launcher.errors import UserError
 from launcher.launch import start
-from launcher_lab.cli import training
+from launcher_lab.cli import grid, training
 from tests.forked import Command
 from tests.runs import draw_nothing, slow_down, use_tiny
 
@@ -18,7 +18,7 @@ from tests.runs import draw_nothing, slow_down, use_tiny
 def train_by(train: Callable[[list[str]], int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Train each run of a grid by a function instead of a process."""
 
-    def started(cell: training.Cell, part: training.MachinePart, words: list[str], **_: bool) -> training._Started:
+    def started(cell: grid.Cell, part: training.MachinePart, words: list[str], **_: bool) -> training._Started:
         code = train(words)
         return training._Started(cell, part, SimpleNamespace(poll=lambda: code, returncode=code), None)  # type: ignore[arg-type]
 

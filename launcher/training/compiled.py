@@ -7,19 +7,16 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.engine import Changes, sent
 from launcher.compute.probe import processor_features
 from launcher.config.fields import is_on
 from launcher.counts import count_of
-from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
 from launcher.rank.group import gather, wait_for_ranks
@@ -55,8 +52,7 @@ def compile_run(trainer: Trainer) -> None:
     if reasons and trainer.config.compile == "require":
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
-        trainer.train_step.apply = Changes.apply
-        for module in (trainer.train_step.objective, trainer.evaluation_model, *_teacher(trainer)):
+        for module in (trainer.train_step.preparation, *_networks(trainer)):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
@@ -83,8 +79,9 @@ def _compile_in_turn(trainer: Trainer) -> str | None:
     return reason
 
 
-def _teacher(trainer: Trainer) -> list[nn.Module]:
-    return [one.network] if (one := trainer.train_step.engine.teacher) else []
+def _networks(trainer: Trainer) -> list[nn.Module]:
+    teacher = trainer.train_step.engine.teacher
+    return [trainer.train_step.objective, trainer.evaluation_model, *([teacher.network] if teacher else [])]
 
 
 def graphs() -> int:
@@ -120,20 +117,18 @@ def _compile(trainer: Trainer) -> None:
     Other batches than the rehearsed ones are prepared and evaluated uncompiled, such as the smaller last batch of an
     evaluation or rare random transforms, so that no step compiles.
     """
-    step, model = trainer.train_step, trainer.evaluation_model
-    step.objective._compiled_call_impl = _compiled(step.objective)
-    model._compiled_call_impl = forward = _compiled(model)
-    for network in _teacher(trainer):
-        network._compiled_call_impl = _compiled(network)
+    for network in _networks(trainer):
+        network._compiled_call_impl = _compiled(network, dynamic=False)
+    preparation = trainer.train_step.preparation
     # note: the graph of the second view serves all others
-    transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
-    step.apply = apply = partial(_apply, transformed)
+    preparation._compiled_call_impl = _compiled(preparation)
     _refuse_changes(trainer)
     open_views = partial(_open_view, trainer.config.task.axes)
     rehearse(trainer, mark=open_views if len(_views(trainer)) > _OWN_GRAPHS else None)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
-    step.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
+    for module in (preparation, trainer.evaluation_model):
+        module._compiled_call_impl = rehearsed(module._compiled_call_impl)
 
 
 def _open_view(axes: int, tensor: Tensor) -> None:
@@ -146,9 +141,8 @@ def _views(trainer: Trainer) -> set[int]:
     return {kind.view for kind in step_kinds(trainer.plan)}
 
 
-def _compiled(module: nn.Module) -> Callable[..., Tensor]:
-    compiled: Callable[..., Tensor] = torch.compile(module._call_impl, backend=BACKEND, dynamic=False, fullgraph=True)
-    return compiled
+def _compiled(module: nn.Module, *, dynamic: bool | None = None) -> Callable[..., Any]:
+    return torch.compile(module._call_impl, backend=BACKEND, dynamic=dynamic, fullgraph=True)
 
 
 def _refuse_changes(trainer: Trainer) -> None:
@@ -173,25 +167,3 @@ def _evaluate(trainer: Trainer) -> None:
     inputs, _ = task.blank(plan.rank_eval_batch, plan.evaluation_size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(task.prepare(outside_steps(inputs)).inputs)
-
-
-def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], changes: Changes, batch: Batch) -> Batch:
-    """Apply changes to a batch by compiled code, which fuses them into few passes."""
-    transforms = sent(changes.transforms, changes.packed)
-    applies, tensors = [one.apply for one, _ in transforms], [own for _, own in transforms]
-    inputs, targets = transformed(batch.inputs, batch.targets, batch.indices, batch.moment, applies, tensors)
-    return replace(batch, inputs=inputs, targets=targets)
-
-
-def _transformed(
-    inputs: Tensor,
-    targets: Tensor,
-    indices: np.ndarray,
-    moment: Moment,
-    applies: list[Callable[..., Batch]],
-    tensors: list[list[Tensor]],
-) -> tuple[Tensor, Tensor]:
-    batch = Batch(inputs, targets, indices, moment)
-    for apply, own in zip(applies, tensors, strict=True):
-        batch = apply(batch, *own)
-    return batch.inputs, batch.targets

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Loss
-from launcher.algorithms.engine import Changes, Engine
+from launcher.algorithms.engine import Changes, Engine, sent
 from launcher.compute.accelerator import drops_by_flag, has_streams
 from launcher.compute.foreach import Snapshot, gradients_of
 from launcher.compute.randomness import key
@@ -41,14 +41,39 @@ class Objective(nn.Module):
         return self.loss(outputs, targets)
 
 
+class Preparation(nn.Module):
+    """Computes changes of a batch; compiled, it fuses them into few passes."""
+
+    def change(self, changes: Changes, batch: Batch) -> Batch:
+        """Return a batch after changes."""
+        transforms = sent(changes.transforms, changes.packed)
+        applies, tensors = [one.apply for one, _ in transforms], [own for _, own in transforms]
+        inputs, targets = self(batch.inputs, batch.targets, batch.indices, batch.moment, applies, tensors)
+        return replace(batch, inputs=inputs, targets=targets)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        indices: np.ndarray,
+        moment: Moment,
+        applies: list[Callable[..., Batch]],
+        tensors: list[list[Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        batch = Batch(inputs, targets, indices, moment)
+        for apply, own in zip(applies, tensors, strict=True):
+            batch = apply(batch, *own)
+        return batch.inputs, batch.targets
+
+
 @dataclass(eq=False)
 class TrainStep:
     """Prepares the batch, computes gradients and updates the weights, without host-device synchronization.
 
     A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
     result: it finds the state before them, and repeats them. Averages are updated by `engine.after_step` once the host
-    has read that the step was not dropped. `buckets` average the gradients of several ranks. `apply` computes changes
-    of a batch, compiled or not; with `captured` CUDA graphs repeat these changes and the training.
+    has read that the step was not dropped. `buckets` average the gradients of several ranks; with `captured` CUDA
+    graphs repeat the changes of a batch and the training.
     """
 
     plan: Plan
@@ -59,12 +84,12 @@ class TrainStep:
     precision: Precision
     loss: Loss
     buckets: GradientBuckets | None = None
-    apply: Callable[[Changes, Batch], Batch] = Changes.apply
     captured: CapturedSteps | None = None
 
     def __post_init__(self) -> None:
         self.engine.bind(self.model, self.loss)
         self.objective = Objective(self.model, self.engine.change_loss(self.loss), self.precision.autocast)
+        self.preparation = Preparation()
         self.scaler = self.precision.scaler()
         self._parameters = list(self.model.parameters())
         device = self._parameters[0].device
@@ -102,7 +127,7 @@ class TrainStep:
     def prepare(self, batch: Batch) -> Batch:
         """Make the task's targets from labels; change and prepare the batch in the order of the plan."""
         batch = replace(batch, targets=self.task.targets(batch.targets))
-        apply = self.captured.change if self.captured and self.engine.can_repeat_changes else self.apply
+        apply = self.captured.change if self.captured and self.engine.can_repeat_changes else self.preparation.change
         return self.engine.change_batch(batch, self.task.prepare, apply)
 
     def _replay(self, captured: CapturedSteps, batch: Batch) -> Tensor:

@@ -18,10 +18,9 @@ from launcher.errors import Problem, UserError
 from launcher.records.run import read_run
 from launcher.records.run_folder import run_folders
 from launcher.records.scales import scale_of
-from launcher_lab.cli.grid import add_options, as_started, expand, on_a_recipe, train
+from launcher_lab.cli.grid import Cell, expand, on_a_recipe, without_trials
 from launcher_lab.cli.grid_job import take_job_words
-from launcher_lab.cli.training import Cell
-from launcher_lab.cli.trials import without_trials
+from launcher_lab.cli.training import add_options, as_started, train
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, GridRow, Tradeoff, Variant, alternatives, variant_result
 from launcher_lab.study.speedup import Interval
@@ -59,7 +58,6 @@ def main(arguments: argparse.Namespace) -> int:
     composed = expand(arguments.overrides)[0].composed
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
-    ordered = _distinct([cell for row in cells.values() for cell in row])
     if arguments.slurm and not arguments.run:
         raise UserError("--slurm submits the missing runs; add --run")
     if arguments.slurm and arguments.json:
@@ -67,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.parallel != 1 and not arguments.run:
         raise UserError(Problem("needs --run, which trains the missing runs", "--parallel", arguments.parallel))
     if arguments.run:
-        code = _train_missing(ordered, arguments, job_words)
+        code = _train_missing([cell for row in cells.values() for cell in row], arguments, job_words)
         if code != 0 or arguments.slurm:
             return code
     rows = _rows(cells, must_exist=not arguments.grid)
@@ -103,27 +101,19 @@ def _check_several(words: Sequence[str]) -> None:
         raise UserError(*wrong)
 
 
-def _distinct(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the first run of each config: of two algorithms, without one is only the other."""
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(digest(cell.composed.config), cell)
-    return [*first.values()]
-
-
-def _by_seed(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the runs with the first seed of every row first."""
-    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
-    return sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
-
-
 def _train_missing(cells: Sequence[Cell], arguments: argparse.Namespace, job_words: Sequence[str]) -> int:
     """Train or submit the unfinished runs, the first seed of every row first; return the exit code."""
     flags = [f"--with={words}" for words in arguments.more] + [f"--seconds={arguments.seconds}"]
     command = ["ablate", "--run", *(["--grid"] if arguments.grid else []), *flags, *arguments.overrides]
+    distinct: dict[str, Cell] = {}
+    for cell in cells:
+        # note: of two algorithms, without one is only the other
+        distinct.setdefault(digest(cell.composed.config), cell)
+    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
+    by_seed = sorted(distinct.values(), key=lambda cell: seeds.index(cell.composed.config.seed))
     outcomes: dict[Path, str] = {}
     with only_json(arguments.json):
-        code = train(_by_seed(cells), arguments, [command], job_words, outcomes)
+        code = train(by_seed, arguments, [command], job_words, outcomes)
     return code or int("failed" in outcomes.values())
 
 
@@ -188,17 +178,18 @@ def _grid(rows: Sequence[GridRow], commands: Mapping[Variant, list[str]], title:
     for row in rows:
         result = variant_result(row.result) if row.result else None
         numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
-        command = shlex.join(commands[row.variant])
-        cells.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
+        command = verbatim(shlex.join(commands[row.variant]))
+        cells.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, command)
     return cells
 
 
 def _effects(effect_list: Sequence[Effect], gain: str) -> Table:
-    cells = table("algorithm", "measured by", "epochs", f"{gain} (95 % interval; corrected p)", "training time")
-    for one in effect_list:
-        points = _number(one.top1, "{:+.2f}")
-        cells.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
-    return cells
+    columns = ("algorithm", "measured by", "epochs", f"{gain} (95 % interval; corrected p)", "training time")
+    rows = (
+        (verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), _number(one.top1, "{:+.2f}"), f"{one.time:+.1%}")
+        for one in effect_list
+    )
+    return table(*columns, rows=rows)
 
 
 def _tradeoffs(tradeoff_list: Sequence[Tradeoff], gained: str) -> Table:

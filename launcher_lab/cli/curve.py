@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
-from launcher.console import console, only_json, print_json, verbatim
-from launcher_lab.cli.grid import ALL_FOLDS, MOST_RUNS, add_options, expand, on_a_recipe, train
+from launcher.console import console, only_json, print_json, table, verbatim
+from launcher.records.metrics import reached
+from launcher.records.progress import duration
+from launcher.records.run import read_run
+from launcher_lab.cli.grid import ALL_FOLDS, TRIALS, Cell, expand, on_a_recipe, points, without_trials
 from launcher_lab.cli.grid_job import take_job_words
-from launcher_lab.cli.training import Cell
-from launcher_lab.cli.trials import TRIALS, points, ranked, result, show_results, without_trials
+from launcher_lab.cli.training import add_options, train
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -22,6 +26,15 @@ EXAMPLES = [
     "train curve 'optimizer.lr=tag(log,interval(0.5,4))' trials=8 recipe=mild dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's best value of the task's first metric, and its training seconds to the target, or else to the end."""
+
+    cell: Cell
+    top1: float | None
+    seconds: float | None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,37 +48,68 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     job_words = take_job_words(arguments)
     arguments.overrides, trials = without_trials(arguments.overrides)
-    drawn = points(arguments.overrides, trials, MOST_RUNS)
+    drawn = points(arguments.overrides, trials)
     arguments.overrides = on_a_recipe("curve", arguments, drawn[0])
     cells = expand(arguments.overrides, points=drawn)
-    outcomes: dict[Path, str] = {}
+    outcomes, runs = dict[Path, str](), cells[0].composed.config.runs
     number = [] if trials is None else [f"{TRIALS}={trials}"]
-    commands = (["curve", *arguments.overrides, *number], ["compare", cells[0].composed.config.runs])
+    commands = (["curve", *arguments.overrides, *number], ["compare", runs])
     with only_json(arguments.json):
         code = train(cells, arguments, commands, job_words, outcomes)
         if code is None:
-            out = console()
-            counts = Counter(outcomes.values())
+            out, counts = console(), Counter(outcomes.values())
             out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-            if trials is not None and not arguments.slurm:
-                show_results(cells, [*drawn[0]])
+            if trials is not None:
+                _show_best(cells, [*drawn[0]])
             if ALL_FOLDS in arguments.overrides and not counts["failed"]:
                 _print_out_of_fold(cells)
-            out.print(verbatim(f"to compare the runs: train compare {quote(str(cells[0].composed.config.runs))}"))
+            out.print(verbatim(f"to compare the runs: train compare {shlex.quote(runs)}"))
             code = 1 if counts["failed"] else 0
     if arguments.json:
-        runs = [
-            {
-                "path": one.cell.folder,
-                "words": one.cell.words,
-                "outcome": outcomes.get(one.cell.folder),
-                "top1": one.top1,
-                "seconds": one.seconds,
-            }
-            for one in (ranked(cells) if trials else map(result, cells))
-        ]
-        print_json({"runs": runs})
+        results = ranked(cells) if trials else map(_result, cells)
+        print_json({"runs": [_as_json(one, outcomes.get(one.cell.folder)) for one in results]})
     return code
+
+
+def ranked(cells: Sequence[Cell]) -> list[Result]:
+    """Return the results, the best first, or with a target the fastest first."""
+    config = cells[0].composed.config
+
+    def order(one: Result) -> tuple[float, float]:
+        seconds = math.inf if config.target is None or one.seconds is None else one.seconds
+        return seconds, math.inf if one.top1 is None else config.task.primary.gain(0.0, one.top1)
+
+    return sorted(map(_result, cells), key=order)
+
+
+def _result(cell: Cell) -> Result:
+    """Return the result of a run so far."""
+    task, target = cell.composed.config.task, cell.composed.config.target
+    run = read_run(cell.folder)
+    last = next((row for row in reversed(run.rows) if row["kind"] == "eval"), None)
+    at = reached(run.rows, task.goal(target)) if target else last
+    return Result(cell, run.best.value if run.best else None, at["train_seconds"] if at else None)
+
+
+def _as_json(one: Result, outcome: str | None) -> dict[str, object]:
+    own = {"path": one.cell.folder, "words": one.cell.words, "outcome": outcome}
+    return {**own, "top1": one.top1, "seconds": one.seconds}
+
+
+def _show_best(cells: Sequence[Cell], keys: Sequence[str]) -> None:
+    """Print the results, the best first, and the line that trains with the values of the best."""
+    config, ordered, out = cells[0].composed.config, ranked(cells), console()
+    primary = config.task.primary
+    shown = table("run", *keys, f"best {primary.title}", f"to {config.target}" if config.target else "training")
+    for one in ordered:
+        values = dict(word.split("=", 1) for word in one.cell.words)
+        top1 = "-" if one.top1 is None else primary.text(one.top1)
+        time = "-" if one.seconds is None else duration(one.seconds)
+        shown.add_row(verbatim(one.cell.folder.name), *(values[key] for key in keys), top1, time)
+    out.print(shown)
+    if ordered[0].top1 is not None:
+        words = [word for word in ordered[0].cell.words if not word.startswith("run_name=")]
+        out.print(verbatim(f"the best: train {shlex.join(words)}"))
 
 
 def _print_out_of_fold(cells: Sequence[Cell]) -> None:
@@ -76,6 +120,5 @@ def _print_out_of_fold(cells: Sequence[Cell]) -> None:
     sets: dict[str, list[Path]] = {}
     for cell in cells:
         sets.setdefault(name_without_fold(cell.folder), []).append(cell.folder)
-    out = console()
     for folders in sets.values():
-        out.print(verbatim(f"{write_out_of_fold(folders)}"))
+        console().print(verbatim(f"{write_out_of_fold(folders)}"))

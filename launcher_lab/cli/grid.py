@@ -1,4 +1,4 @@
-"""The grids of `train curve` and `train ablate`: their options, their runs, and how these train or are submitted."""
+"""The words of a grid: the runs of all combinations of their values, folds, and points of intervals."""
 
 from __future__ import annotations
 
@@ -6,61 +6,132 @@ import argparse
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.cli.auto import with_recipe
-from launcher.config.compose import compose
-from launcher.config.layers import COMMAND_LINE, leaves
+from launcher.config.compose import Composed, compose
+from launcher.config.keys import is_text, is_whole
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.overrides import read_override
 from launcher.config.recipes import AUTO
-from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
-from launcher.data.identity import COUNTS, identity_if_present
-from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, Problems, UserError
-from launcher.launch.devices import planned
-from launcher.launch.prepare import Prepared, prepare
 from launcher.plan.epochs import dilated_epochs
-from launcher.records.run import data_path, read_run
-from launcher.records.run_folder import RunFolder
-from launcher.submit.job import gpus_of_node
-from launcher_lab.cli.grid_job import SLURM, submit_array
-from launcher_lab.cli.training import Cell, Training, parts
-from launcher_lab.cli.trials import Point
+from launcher.records.run import State, read_run
 from launcher_lab.study.ablation import alternatives
 
 # All runs are composed and checked before the first one starts.
 MOST_RUNS = 1000
 ALL_FOLDS = "dataset.fold=all"
+TRIALS = "trials"
+Point = Mapping[str, str]  # the words of one trial by key
 NO_POINT: Point = {}
-_PARALLEL = "runs to train at once, each on an equal part of the GPUs, or of the cores without GPUs (default: 1)"
-# Keys that a start finds out, unless they are set.
-_FOUND = (*COUNTS, "model.weights_sha256")
 
 
-def add_options(parser: argparse.ArgumentParser, condition: str = "") -> None:
-    """Add the options --parallel, --slurm and --json."""
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=condition + _PARALLEL)
-    parser.add_argument("--slurm", action="store_true", help=condition + SLURM)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: the words of its command line, their composition, and its folder, which may not exist yet."""
+
+    words: tuple[str, ...]
+    composed: Composed
+    folder: Path
+
+    @property
+    def state(self) -> State | None:
+        """Return the run's state; None before it starts."""
+        return read_run(self.folder).state if self.folder.exists() else None
+
+    @property
+    def epochs(self) -> int:
+        """Return the length after dilation."""
+        return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
 
 
-def train(
-    cells: Sequence[Cell],
-    arguments: argparse.Namespace,
-    commands: Sequence[Sequence[str]],
-    job_words: Sequence[str],
-    outcomes: dict[Path, str],
-) -> int | None:
-    """Check all runs, then train or submit those that have not finished; return the exit code of what stopped that.
+def without_trials(words: Sequence[str]) -> tuple[list[str], int | None]:
+    """Return the words without `trials=N`, and N.
 
-    commands: for the job after them. outcomes: of the folders of the runs.
+    Raises UserError if it is not a whole number above 0.
     """
-    machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
-    prepared = check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
-    if arguments.slurm:
-        return submit_array(cells, prepared, commands, job_words, outcomes)
-    return Training(cells, machine, outcomes).run()
+    typed = [word.partition("=")[2] for word in words if word.startswith(f"{TRIALS}=")]
+    if not typed:
+        return [*words], None
+    if not typed[-1].isdecimal() or int(typed[-1]) < 1:
+        raise UserError(Problem("must be a whole number, at least 1", TRIALS, typed[-1], COMMAND_LINE))
+    return [word for word in words if not word.startswith(f"{TRIALS}=")], int(typed[-1])
+
+
+def points(words: Sequence[str], trials: int | None) -> list[Point]:
+    """Return the points of the intervals among the words, or one without values if there are none.
+
+    They are the first of a scrambled Halton sequence that the first seed determines, as in AlgoPerf's tuning.
+
+    Raises UserError if an interval is invalid, or there are intervals without a number of trials, or the reverse.
+    """
+    problems, intervals = Problems(), list[_Interval]()
+    for word in words:
+        with problems.collected():
+            intervals += _interval(word)
+    problems.settle()
+    if trials is None and not intervals:
+        return [NO_POINT]
+    if trials is None:
+        message, one = "is an interval; add the number of its values, such as trials=8", intervals[0]
+        raise UserError(Problem(message, one.key, one.typed, COMMAND_LINE))
+    if not intervals:
+        example = "'optimizer.lr=interval(0.1,1)'"
+        raise UserError(Problem(f"needs an interval, such as {example}", TRIALS, trials, COMMAND_LINE))
+    if trials > MOST_RUNS:
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; set fewer", TRIALS, trials, COMMAND_LINE))
+    import numpy as np
+    from scipy.stats.qmc import Halton
+
+    seeds = [word for word in words if word.startswith("seed=")]
+    seed = compose([_first(word) for word in seeds[-1:]]).config.seed
+    numbers = Halton(len(intervals), scramble=True, rng=np.random.default_rng(seed)).random(trials)
+    rows = [{one.key: one.word(number) for one, number in zip(intervals, row, strict=True)} for row in numbers.tolist()]
+    # note: whole numbers may repeat
+    return [row for number, row in enumerate(rows) if row not in rows[:number]]
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """The values of a key: uniform, or uniform in the logarithm; whole numbers for a key of whole numbers."""
+
+    key: str
+    typed: str
+    low: float
+    high: float
+    is_log: bool
+
+    def word(self, number: float) -> str:
+        """Return `key=value` for a number in [0, 1)."""
+        low, high = self.low, self.high
+        value = low * (high / low) ** number if self.is_log else low + (high - low) * number
+        return f"{self.key}={round(value) if is_whole(self.key.lstrip('+')) else f'{value:.6g}'}"
+
+
+def _interval(word: str) -> Iterator[_Interval]:
+    """Yield the interval of a word; nothing for other words.
+
+    Raises UserError if it cannot be one.
+    """
+    from hydra.core.override_parser.types import IntervalSweep
+
+    key, _, text = word.partition("=")
+    override = read_override(word) if "interval" in text else None
+    interval = override.value() if override else None
+    if not isinstance(interval, IntervalSweep):
+        return
+    low, high, is_log = interval.start, interval.end, "log" in interval.tags
+    if is_text(RunConfig, key.lstrip("+")):
+        raise UserError(Problem("takes no interval; list its values as a,b", key, text, COMMAND_LINE))
+    if low is None or high is None or not -math.inf < low < high < math.inf or (is_log and low <= 0):
+        above = ", and above 0 for tag(log,...)" if is_log else ""
+        message = f"must have its smaller bound first{above}, such as interval(0.1,1)"
+        raise UserError(Problem(message, key, text, COMMAND_LINE))
+    yield _Interval(key, text, low, high, is_log)
 
 
 def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = NO_POINT) -> list[str]:
@@ -71,38 +142,10 @@ def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = NO_POIN
     Raises UserError as `with_recipe`.
     """
     words = arguments.overrides
-    first = [point.get(word.partition("=")[0]) or (alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
+    first = [point.get(word.partition("=")[0]) or _first(word) for word in _with_folds(words)]
     explicit, composed, _ = with_recipe("submit" if arguments.slurm else verb, first)
     rest = [word for word in words if word.lstrip("+") != f"recipe={AUTO}"]
     return [*explicit[: len(explicit) - len(rest)], *rest] if composed else words
-
-
-def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:
-    """Prepare every run before the first one starts; the data must exist only if it starts `here`, on so many GPUs.
-
-    Raises UserError with each distinct error of the runs, once.
-    """
-    prepared, problems = [], Problems()
-    for cell in cells:
-        with problems.collected():
-            run = as_started(cell, here=here, must_exist=here, gpus=gpus)
-            check_existing(cell.folder, run.plan.config, here=here)
-            prepared.append(run)
-    problems.settle()
-    return prepared
-
-
-def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = None) -> Prepared:
-    """Prepare a run as its start does, so that its config equals the one in its folder.
-
-    It has `gpus` of this machine, or all if None. Not `here`, on a node of a cluster, `auto` stays. Without
-    `must_exist` images, and weights of libraries, may be missing.
-
-    Raises UserError if a value cannot work.
-    """
-    config = cell.composed.config
-    devices = planned(config.launch, gpus if here else gpus_of_node(config))
-    return prepare(cell.composed, devices=devices, must_exist=must_exist, packages=here, is_new=False)
 
 
 def expand(words: Sequence[str], name: str | None = None, points: Sequence[Point] = (NO_POINT,)) -> list[Cell]:
@@ -142,6 +185,11 @@ def expand(words: Sequence[str], name: str | None = None, points: Sequence[Point
     return cells
 
 
+def _first(word: str) -> str:
+    """Return a word with the first of its values."""
+    return (alternatives(word, 1) or [word])[0]
+
+
 def _with_folds(words: Sequence[str]) -> list[str]:
     """Return the words with all folds in place of `dataset.fold=all`.
 
@@ -154,32 +202,6 @@ def _with_folds(words: Sequence[str]) -> list[str]:
         raise UserError(Problem("needs their number; add dataset.folds=5", "dataset.fold", "all", COMMAND_LINE))
     every = ",".join(map(str, range(1, int(folds[-1]) + 1)))
     return [f"dataset.fold={every}" if word == ALL_FOLDS else word for word in words]
-
-
-def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
-    """Check that an existing folder is a run of this config, on the current images.
-
-    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value, as that of compile
-    always may.
-
-    Raises UserError if the folder has another run, or no run.
-    """
-    if not folder.exists():
-        return
-    own, run = dict(leaves(as_mapping(config))), read_run(folder)
-    open_keys = ("compile",) if here else own
-    unknown = [key for key in own if (own[key] is None and key in _FOUND) or (own[key] == AUTO and key in open_keys)]
-    differ = [key for key in changed(read(RunFolder(folder).config), config) if not is_free(key) and key not in unknown]
-    if differ:
-        raise UserError(
-            f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"
-        )
-    identity = None
-    if run.identities:
-        identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
-    if identity not in (None, run.identity) or not (run.identities or data_path(run.values) == data_path(own)):
-        where = data_path(run.values) or "built-in images"
-        raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
 
 
 def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:

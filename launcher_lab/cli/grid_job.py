@@ -17,11 +17,9 @@ from launcher.launch.prepare import Prepared
 from launcher.prediction.total import total_of
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, Job, make_job, read_values
-from launcher_lab.cli.training import Cell
+from launcher_lab.cli.grid import Cell
 
 SLURM = "submit the runs as one Slurm job array, and a job after it for the result, with the values submit.KEY=VALUE"
-
-
 _QUEUED = "in the queue"
 
 

@@ -1,7 +1,8 @@
-"""Train the runs of a grid, one after another, or several at once on parts of the machine."""
+"""Train the runs of a grid, one after another, or several at once on parts of the machine; or submit them to Slurm."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -12,40 +13,111 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 from launcher.compute.probe import usable_cores, visible_gpus
-from launcher.config.compose import Composed
+from launcher.config.layers import leaves
+from launcher.config.recipes import AUTO
+from launcher.config.resolved import as_mapping, changed, is_free, read
+from launcher.config.schema import RunConfig
 from launcher.console import console, for_programs, verbatim
-from launcher.errors import INTERRUPTED, TERMINATED, Problem, UserError, first_few
-from launcher.plan.epochs import dilated_epochs
+from launcher.data.identity import COUNTS, identity_if_present
+from launcher.data.unreadable import read_skipped
+from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError, first_few
+from launcher.launch.devices import planned
+from launcher.launch.prepare import Prepared, prepare
 from launcher.rank.main import die_with
-from launcher.records.run import State, read_run
+from launcher.records.run import data_path, read_run
+from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequest, stop_signals
+from launcher.submit.job import gpus_of_node
+from launcher_lab.cli.grid import Cell
+from launcher_lab.cli.grid_job import SLURM, submit_array
 
 _INTERVAL = 0.05  # seconds
 _LAST_LINES = 20
+_PARALLEL = "runs to train at once, each on an equal part of the GPUs, or of the cores without GPUs (default: 1)"
+# Keys that a start finds out, unless they are set.
+_FOUND = (*COUNTS, "model.weights_sha256")
 
-T = TypeVar("T")
+
+def add_options(parser: argparse.ArgumentParser, condition: str = "") -> None:
+    """Add the options --parallel, --slurm and --json."""
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=condition + _PARALLEL)
+    parser.add_argument("--slurm", action="store_true", help=condition + SLURM)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a grid: the words of its command line, their composition, and its folder, which may not exist yet."""
+def train(
+    cells: Sequence[Cell],
+    arguments: argparse.Namespace,
+    commands: Sequence[Sequence[str]],
+    job_words: Sequence[str],
+    outcomes: dict[Path, str],
+) -> int | None:
+    """Check all runs, then train or submit those that have not finished; return the exit code of what stopped that.
 
-    words: tuple[str, ...]
-    composed: Composed
-    folder: Path
+    commands: for the job after them. outcomes: of the folders of the runs.
+    """
+    machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
+    prepared = check_all(cells, here=not arguments.slurm, gpus=len(machine[0].gpus or ()) or None)
+    if arguments.slurm:
+        return submit_array(cells, prepared, commands, job_words, outcomes)
+    return Training(cells, machine, outcomes).run()
 
-    @property
-    def state(self) -> State | None:
-        """Return the run's state; None before it starts."""
-        return read_run(self.folder).state if self.folder.exists() else None
 
-    @property
-    def epochs(self) -> int:
-        """Return the length after dilation."""
-        return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
+def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:
+    """Prepare every run before the first one starts; the data must exist only if it starts `here`, on so many GPUs.
+
+    Raises UserError with each distinct error of the runs, once.
+    """
+    prepared, problems = [], Problems()
+    for cell in cells:
+        with problems.collected():
+            run = as_started(cell, here=here, must_exist=here, gpus=gpus)
+            check_existing(cell.folder, run.plan.config, here=here)
+            prepared.append(run)
+    problems.settle()
+    return prepared
+
+
+def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = None) -> Prepared:
+    """Prepare a run as its start does, so that its config equals the one in its folder.
+
+    It has `gpus` of this machine, or all if None. Not `here`, on a node of a cluster, `auto` stays. Without
+    `must_exist` images, and weights of libraries, may be missing.
+
+    Raises UserError if a value cannot work.
+    """
+    config = cell.composed.config
+    devices = planned(config.launch, gpus if here else gpus_of_node(config))
+    return prepare(cell.composed, devices=devices, must_exist=must_exist, packages=here, is_new=False)
+
+
+def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
+    """Check that an existing folder is a run of this config, on the current images.
+
+    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value, as that of compile
+    always may.
+
+    Raises UserError if the folder has another run, or no run.
+    """
+    if not folder.exists():
+        return
+    own, run = dict(leaves(as_mapping(config))), read_run(folder)
+    open_keys = ("compile",) if here else own
+    unknown = [key for key in own if (own[key] is None and key in _FOUND) or (own[key] == AUTO and key in open_keys)]
+    differ = [key for key in changed(read(RunFolder(folder).config), config) if not is_free(key) and key not in unknown]
+    if differ:
+        raise UserError(
+            f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"
+        )
+    identity = None
+    if run.identities:
+        identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
+    if identity not in (None, run.identity) or not (run.identities or data_path(run.values) == data_path(own)):
+        where = data_path(run.values) or "built-in images"
+        raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
 
 
 @dataclass(frozen=True)
@@ -54,11 +126,6 @@ class MachinePart:
 
     gpus: tuple[str, ...] | None = None
     cores: frozenset[int] | None = None
-
-    @property
-    def count(self) -> int | None:
-        """The number of its GPUs; None for the whole machine, and without GPUs."""
-        return len(self.gpus) if self.gpus else None
 
     def __str__(self) -> str:
         if self.gpus:
@@ -85,12 +152,12 @@ def parts(count: int, device: str) -> list[MachinePart]:
         message = f"this machine has {most} {'GPUs in equal parts' if names else 'cores'}; set {first_few(fit, 8)}"
         raise UserError(Problem(message, "--parallel", count))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-    def nth(number: int, of: list[T]) -> list[T]:
+    machine = []
+    for number in range(count):
         # note: neighbours share links and memory
-        return of[len(of) * number // count : len(of) * (number + 1) // count]
-
-    return [MachinePart(tuple(nth(one, names)) or None, frozenset(nth(one, cores)) or None) for one in range(count)]
+        gpus, own = (slice(len(of) * number // count, len(of) * (number + 1) // count) for of in (names, cores))
+        machine.append(MachinePart(tuple(names[gpus]) or None, frozenset(cores[own]) or None))
+    return machine
 
 
 def _gpus() -> list[str]:
@@ -102,7 +169,7 @@ def _gpus() -> list[str]:
 
 @dataclass
 class _Started:
-    """A run that trains, and where."""
+    """A run that trains, and where; its errors, unless they are on the terminal."""
 
     cell: Cell
     part: MachinePart
@@ -147,17 +214,16 @@ class Training:
     def _next(self) -> None:
         """Start the next run, unless it has finished or runs elsewhere."""
         number, cell = self._waiting.popleft()
-        out, state = console(), cell.state
-        at = "" if len(self.machine) == 1 else f" on {self._free[0]}"
+        state, is_alone = cell.state, len(self.machine) == 1
         title = f"[bold]{number}/{len(self.cells)}[/] {verbatim(cell.folder)}"
         if state in ("finished", "running"):
             self.outcomes[cell.folder] = "already finished" if state == "finished" else "running elsewhere"
-            out.print(f"{title}\n  {state}: skipped")
+            console().print(f"{title}\n  {state}: skipped")
             return
-        out.print(f"{title}{at}")
         part = self._free.popleft()
+        console().print(title if is_alone else f"{title} on {part}")
         words = ["run", *cell.words] if state is None else ["resume", str(cell.folder)]
-        self._active.append(_started(cell, part, words, is_alone=len(self.machine) == 1))
+        self._active.append(_started(cell, part, words, is_alone=is_alone))
 
     def _ended(self, one: _Started) -> int:
         """Note the outcome of a run that has ended, with its errors if these are not on the terminal yet."""
@@ -180,7 +246,7 @@ def _started(cell: Cell, part: MachinePart, words: Sequence[str], *, is_alone: b
     """Start a run in a process of its own; one that is not alone prints nothing, as its logs have it."""
     parent = os.getpid()
 
-    def prepare() -> None:
+    def enter() -> None:
         # note: if this process is killed, the run also gets SIGTERM, saves a checkpoint and stops
         die_with(parent, signal.SIGTERM)
         part.enter()
@@ -189,5 +255,5 @@ def _started(cell: Cell, part: MachinePart, words: Sequence[str], *, is_alone: b
     visible = {} if part.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(part.gpus)}
     output, errors = (for_programs(), None) if is_alone else (subprocess.DEVNULL, tempfile.TemporaryFile())  # noqa: SIM115
     environment = {**os.environ, **visible}
-    process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, preexec_fn=prepare)
+    process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, preexec_fn=enter)
     return _Started(cell, part, process, errors)

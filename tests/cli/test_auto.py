@@ -240,7 +240,7 @@ def test_every_verb_chooses_alike(verb: str, images: Path, here: Any, monkeypatc
     monkeypatch.setattr(Composition, "composed", lambda self: (one := composed(self), seen.append(one.config))[0])
     name = verb.split()[0]
     if name in ("curve", "ablate"):
-        monkeypatch.setattr("launcher_lab.cli.grid.check_all", lambda *_, **__: [])
+        monkeypatch.setattr("launcher_lab.cli.training.check_all", lambda *_, **__: [])
         monkeypatch.setattr(Training, "run", lambda self: 0)
     else:
         monkeypatch.setattr(cli.module_of(name), "main", lambda arguments: 0)

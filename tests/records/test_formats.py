@@ -37,7 +37,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.writer import Writer, check_writer, read_writer
 from launcher.training import checkpoint
-from launcher_lab.cli.grid import check_existing
+from launcher_lab.cli.training import check_existing
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
 from tests.runs import Here

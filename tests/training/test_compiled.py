@@ -179,7 +179,7 @@ def test_batches_of_other_sizes_and_transforms_are_prepared_uncompiled(
     twice, stepped = (Transform((), apply) for apply in (doubled, by_step))
     monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice)
     run = compiled_trainer("algorithms=[mixup]", *WORDS)
-    prepare, start = run.train_step.apply, compiled.graphs()
+    prepare, start = run.train_step.preparation.change, compiled.graphs()
     moment = Moment(0, 0, 5, 9)
     for chain, size, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
         batch = Batch(torch.ones(2, 3, size, size), torch.zeros(2, dtype=torch.long), np.arange(2), moment)

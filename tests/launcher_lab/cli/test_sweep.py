@@ -17,7 +17,8 @@ from launcher.launch import devices
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import create, note_dataset
 from launcher_lab.cli import training
-from launcher_lab.cli.grid import check_all, check_existing, expand
+from launcher_lab.cli.grid import expand
+from launcher_lab.cli.training import check_all, check_existing
 from tests.commands import execute, refused
 from tests.grids import train_by
 from tests.images import write_images

@@ -12,9 +12,8 @@ from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.records.metrics import EvalRecord, Record, StartRecord
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.grid import MOST_RUNS, expand
-from launcher_lab.cli.training import Cell
-from launcher_lab.cli.trials import points, ranked
+from launcher_lab.cli.curve import ranked
+from launcher_lab.cli.grid import Cell, expand, points
 from tests.commands import refused
 from tests.grids import train_by
 from tests.made_runs import append, end
@@ -25,7 +24,7 @@ LR = "optimizer.lr=interval(0.1,1)"
 
 
 def drawn(trials: int, *words: str) -> list[dict[str, float]]:
-    values = [{key: float(word.partition("=")[2]) for key, word in one.items()} for one in points(words, trials, 1000)]
+    values = [{key: float(word.partition("=")[2]) for key, word in one.items()} for one in points(words, trials)]
     assert all(0.1 <= one.get("optimizer.lr", 0.5) <= 1.0 for one in values)
     return values
 
@@ -49,7 +48,7 @@ def test_scales_and_whole_numbers() -> None:
 def test_each_point_has_all_choices_and_seeds() -> None:
     pair = [LR, "optimizer.weight_decay=tag(log,interval(1e-5,1e-3))"]
     words = [*pair, "epochs=9,18", "seed=0,1", *SHAPES]
-    cells = expand(words, points=points(words, 2, MOST_RUNS))
+    cells = expand(words, points=points(words, 2))
     values = [
         (one.optimizer.lr, one.optimizer.weight_decay, one.schedule.dilate, one.seed)
         for one in (cell.composed.config for cell in cells)
@@ -98,7 +97,7 @@ def test_what_cannot_be_drawn_is_one_line(words: list[str], line: str) -> None:
 
 def test_results_are_ordered_by_quality_or_by_time_to_target(tmp_path: Path) -> None:
     words = [*SHAPES, f"runs={tmp_path}", LR]
-    plain = expand(words, points=points(words, 3, MOST_RUNS))
+    plain = expand(words, points=points(words, 3))
     for cell, evaluations in zip(plain, ([(10.0, 0.5), (20.0, 0.9)], [(10.0, 0.6), (20.0, 0.7)]), strict=False):
         folder = RunFolder(cell.folder)
         folder.path.mkdir()
