@@ -124,7 +124,7 @@ def check_labels(
     value: Path | str | int | None,
 ) -> list[str]:
     """Return notes on the labels of training and validation images, for any task; raises as `check_classes`."""
-    if config.task.labelled == "numbers":
+    if not names or config.task.labelled in ("numbers", "pixels"):
         return []
     notes, separator = check_classes(names, train, val, key, value), config.dataset.columns.separator
     if joined := [name for name in names if separator in name]:

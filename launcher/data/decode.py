@@ -3,9 +3,10 @@
 import importlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError, features
@@ -32,8 +33,20 @@ with suppress(ImportError):
     _FORMATS.append("HEIF")
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
 class UnreadableImage(Exception):
     """A file cannot be decoded as an image; the text gives the reason."""
+
+
+def attempt(work: Callable[[Item], Result], item: Item) -> Result | UnreadableImage:
+    """Return what `work` returns for an item, or why its image cannot be read."""
+    try:
+        return work(item)
+    except UnreadableImage as reason:
+        return reason.with_traceback(None)
 
 
 @dataclass(frozen=True)

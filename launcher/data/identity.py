@@ -26,7 +26,9 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
 
     Raises UserError if the data set is missing or cannot be read.
     """
-    return source_of(config).identity(config, skipped, images)
+    source = source_of(config)
+    own = source.identity(config, images)
+    return of_source(config, lambda: images[:2] or source.list(config, skipped)) if own is None else own
 
 
 def of_source(config: RunConfig, images: Callable[[], Sequence[Images]]) -> str:

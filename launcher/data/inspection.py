@@ -1,6 +1,6 @@
 """Check that a data set exists and count its classes and images before a run starts; imports no torch."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -10,13 +10,13 @@ import numpy as np
 from launcher.config.schema import Dataset, RunConfig
 from launcher.counts import count_of
 from launcher.data.builtin import check_built_in
-from launcher.data.classes import are_places, class_counts, moved, named, places_in, read_labels
+from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.index import Images
 from launcher.data.listing import is_file, is_folder
-from launcher.data.loaders.base import source_of
+from launcher.data.loaders.base import Source, source_of
 from launcher.data.masks.pairs import check_reads_masks
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
 from launcher.data.pixel_types import PixelType
@@ -24,7 +24,7 @@ from launcher.data.sources.find import evaluation_images
 from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.source import lacks_package
 from launcher.data.split import missing_files, without
-from launcher.data.unreadable import unreadable
+from launcher.data.unreadable import reasons, unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
 from launcher.plan.plan import Plan
@@ -74,7 +74,7 @@ def inspect_data(
     if is_read and has_counts(dataset) and not must_exist:
         inspection = Inspection(config, [])
     else:
-        inspection = source.inspect(config, skipped, report)
+        inspection = _inspected(source, config, skipped, report)
     if by_channel:
         check_types(config, inspection.splits)
         inspection = replace(inspection, config=with_normalization(inspection.config, inspection.splits, report))
@@ -105,7 +105,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
     try:
         found = source_of(config).held_out(config, classes or [], report)
         images, notes = found or match_images(str(config.dataset.test_path), config, classes or [], report)[:2]
-        check_files(config, [images])
+        _check_readable(config, [images], notes, str(config.dataset.test_path))
         return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
@@ -154,11 +154,15 @@ def match_images(
     return matched, notes, bad
 
 
-def check_files(config: RunConfig, splits: Sequence[Images]) -> None:
-    """Check that the files of a table exist, and that packages can decode all images; `skip_bad` skips the others.
+def _check_readable(config: RunConfig, splits: Sequence[Images], notes: list[str], where: Path | str) -> None:
+    """Check that there are images, and, since `skip_bad` skips others, that tables' files and packages are there.
 
-    Raises UserError with their number and the first ones.
+    Raises UserError with the notes, or the number of files and the first ones.
     """
+    for split in splits:
+        if not len(split):
+            message = "; ".join([f"has no {split.split} image that can be read", *notes])
+            raise problem(where, f"{message}; repair some, or set other images")
     if config.dataset.skip_bad:
         return
     total = sum(len(split) for split in splits)
@@ -175,23 +179,9 @@ def check_files(config: RunConfig, splits: Sequence[Images]) -> None:
             raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
 
-def built_in(config: RunConfig) -> Inspection:
-    """Return an inspection of built-in images, drawn or not; raises UserError if values are not theirs."""
-    check_counted(config.dataset)
-    names, notes = check_built_in(config)
-    return Inspection(config, notes, classes=names)
-
-
 def has_counts(dataset: Dataset) -> bool:
     """Return whether the config has the numbers of classes, training and validation images."""
     return None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
-
-
-def check_counted(dataset: Dataset) -> None:
-    """Check that the config has the counts of images that are not read; raises UserError if not."""
-    if not has_counts(dataset):
-        message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
-        raise UserError(Problem(message, "dataset", dataset.name))
 
 
 def is_here(path: str) -> bool:
@@ -218,31 +208,54 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
         raise UserError(*problems)
 
 
-def skip_notes(bad: dict[str, str], splits: Sequence[Images]) -> list[str]:
-    """Return notes on what is not read; with reasons for images that `dataset.skip_bad` has found unreadable."""
-    shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
-    found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"
+def skip_notes(bad: Mapping[str, str], splits: Sequence[Images], cannot: str = "decoded") -> list[str]:
+    """Return notes on what is not read; with reasons for images that `dataset.skip_bad` skips."""
+    found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be {cannot}: {reasons(bad)}"
     drops = [{why: one for why, one in split.dropped.items() if why != UNREADABLE or not bad} for split in splits]
     return [*([found] if bad else []), *notes_on(*drops)]
 
 
-def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
-    """Return an inspection with classes, training and validation images; raises UserError if others are set."""
-    dataset, (classes, train, val) = config.dataset, counts
+def _inspected(source: Source, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    """Find, check and count the images of a source; raises UserError as `inspect_data`."""
+    if (found := source.find(config, skipped, report)) is None:
+        if not has_counts(config.dataset):
+            message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
+            raise UserError(Problem(message, "dataset", config.dataset.name))
+        names, notes = check_built_in(config) if config.dataloader.reads else (None, [])
+        return Inspection(config, notes, classes=names)
+    dropped = skip_notes(found.bad, found.images, found.cannot)
+    _check_readable(config, found.images, dropped, found.where)
+    train, val = found.images
+    try:
+        notes = check_labels(config, train.classes, train.labels, val.labels, found.key, found.where)
+    except UserError as error:
+        # note: images may be missing because they are skipped
+        (wrong,) = error.problems
+        raise UserError(replace(wrong, message="; ".join([wrong.message, *dropped]))) from None
+    notes = [*_division(config, len(train), len(val)), *notes, *found.notes, *dropped]
+    names, classes = (train.classes, len(train.classes)) if found.classes is None else (None, found.classes)
+    splits = found.images if train.names else ()
+    return Inspection(_counted(config, found.where, classes, train, val), notes, dict(found.bad), names, splits)
+
+
+def _counted(config: RunConfig, where: Path | str, classes: int, train: Images, val: Images) -> RunConfig:
+    """Return the config with classes, training and validation images; raises UserError if others are set."""
+    dataset = config.dataset
     if dataset.classes is not None and classes != dataset.classes:
         instead = "dataset=image_folder" if dataset.is_built_in else f"dataset.classes={classes}, or null to count them"
         message = f"{where} has {count_of(classes, 'class')}; set {instead}"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
-    if dataset.val_split is not None:
-        drawn = (
-            f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {count_of(train + val, 'image')}, drawn "
-        )
+    return replace(config, dataset=replace(dataset, classes=classes, train_samples=len(train), val_samples=len(val)))
+
+
+def _division(config: RunConfig, train: int, val: int) -> Iterator[str]:
+    """Yield how many images are held out for validation, of those that are divided."""
+    dataset, total = config.dataset, count_of(train + val, "image")
+    if dataset.val_split is not None and "image" in config.task.needs:
         each = "from each class " * (config.task.labelled == "class")
-        notes = [f"{drawn}{each}by seed={config.seed}", *notes]
+        drawn = f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {total}, drawn {each}"
+        yield f"{drawn}by seed={config.seed}"
     if dataset.folds is not None:
-        drawn = f"dataset.folds={dataset.folds}: fold {dataset.fold} holds out {val:,} of "
         grouped = f", each group in one fold (dataset.groups={dataset.groups})" if dataset.groups is not None else ""
-        notes = [f"{drawn}{count_of(train + val, 'image')}, drawn by seed={config.seed}{grouped}", *notes]
-    return Inspection(
-        replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
-    )
+        drawn = f"dataset.folds={dataset.folds}: fold {dataset.fold} holds out {val:,} of {total}"
+        yield f"{drawn}, drawn by seed={config.seed}{grouped}"

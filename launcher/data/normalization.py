@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import OtherType, PixelType
 from launcher.data.sources.reading import read
-from launcher.data.workers import Report, each
+from launcher.data.unreadable import each
+from launcher.data.workers import Report
 from launcher.errors import Problem, UserError, first_few
 from launcher.files.cache import cached
 
@@ -34,12 +35,11 @@ class Moments(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Pixels of an image, and sums of values and squares by channel; or why it cannot be read."""
+    """Pixels of an image, and sums of values and squares by channel."""
 
     pixels: int
     values: list[float]
     squares: list[float]
-    reason: str | None = None
 
 
 def normalization_problems(dataset: Dataset) -> Iterator[Problem]:
@@ -113,34 +113,24 @@ def _moments(dataset: Dataset, train: Images, report: Report) -> Moments:
     return cached("normalization", facts, Moments, compute)
 
 
-def _sums(pieces: Sequence[Piece], pixel_type: PixelType) -> list[_Sums]:
-    return [_sums_of(piece, pixel_type) for piece in pieces]
-
-
-def _sums_of(piece: Piece, pixel_type: PixelType) -> _Sums:
-    try:
-        pixels = pixel_type.read(read(piece), upright=False)
-    except UnreadableImage as error:
-        return _Sums(0, [], [], str(error))
+def _sums(piece: Piece, pixel_type: PixelType) -> _Sums:
+    pixels = pixel_type.read(read(piece), upright=False)
     # note: integers are exact; sums of float32 are in float64
     values = pixels.reshape(-1, pixel_type.channels).astype(np.float64)
     return _Sums(len(values), values.sum(0).tolist(), np.square(values).sum(0).tolist())
 
 
-def _of_sums(sums: Sequence[_Sums], pieces: Sequence[Piece], dataset: Dataset) -> Moments:
+def _of_sums(results: Sequence[_Sums | UnreadableImage], pieces: Sequence[Piece], dataset: Dataset) -> Moments:
     """Return the moments of all images, which do not depend on the number of workers."""
-    if bad := [f"{piece} ({one.reason})" for piece, one in zip(pieces, sums, strict=True) if one.reason]:
+    both = zip(pieces, results, strict=True)
+    if bad := [f"{piece} ({why})" for piece, why in both if isinstance(why, UnreadableImage)]:
         message = f"{len(bad):,} of {count_of(len(pieces), 'training image')} cannot be read: {first_few(bad)}; repair "
         raise UserError(Problem(f"{message}them, or set dataset.skip_bad=true", "dataset.path", dataset.path))
-    count = sum(one.pixels for one in sums)
-    means, squares = ([math.fsum(channel) / count for channel in zip(*of, strict=True)] for of in _columns(sums))
+    counts, *columns = zip(*cast("Sequence[_Sums]", results), strict=True)
+    means, squares = ([math.fsum(one) / sum(counts) for one in zip(*column, strict=True)] for column in columns)
     deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)]
     # note: a channel of one value stays as it is
     return Moments(_rounded(means, dataset), [one or 1.0 for one in _rounded(deviations, dataset)])
-
-
-def _columns(sums: Sequence[_Sums]) -> tuple[list[list[float]], list[list[float]]]:
-    return [one.values for one in sums], [one.squares for one in sums]
 
 
 def _rounded(values: Sequence[float], dataset: Dataset) -> list[float]:

@@ -1,20 +1,26 @@
-"""Find all files of class folders that cannot be decoded, before a run starts; imports no torch."""
+"""Read all images in workers before a run starts, and find those that cannot be decoded; imports no torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from launcher.compute.probe import usable_cores
 from launcher.config.schema import Dataset
-from launcher.data.decode import UnreadableImage
+from launcher.data.decode import UnreadableImage, attempt
 from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.reading import read
-from launcher.data.workers import Report, each
-from launcher.errors import Problem, UserError
+from launcher.data.workers import Report, in_workers
+from launcher.errors import Problem, UserError, first_few
 from launcher.files import atomic
 from launcher.files.disk import patiently
+
+_ITEMS_A_TASK = 32
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Fault(NamedTuple):
@@ -25,6 +31,26 @@ class Fault(NamedTuple):
     reason: str
 
 
+def each(
+    work: Callable[[Item], Result], items: Sequence[Item], report: Report, what: str
+) -> Iterator[Result | UnreadableImage]:
+    """Yield the result of each image, or why it cannot be read, in order, from worker processes on all cores.
+
+    The results must be small, as those of `in_workers`. Raises UserError if a worker was killed.
+    """
+    attempts = partial(_attempts, work)
+    # note: starting processes takes longer than reading a few files
+    several = (result for _, result in in_workers(attempts, items, _ITEMS_A_TASK, usable_cores()))
+    results = attempts(items) if len(items) <= _ITEMS_A_TASK else several
+    for number, result in enumerate(results, 1):
+        report(what, number, len(items))
+        yield result
+
+
+def _attempts(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | UnreadableImage]:
+    return [attempt(work, item) for item in items]
+
+
 def faults(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> list[Fault]:
     """Return the images that cannot be decoded; uses all cores.
 
@@ -32,9 +58,8 @@ def faults(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> l
     """
     names = [f"{split.place}{file}" for split in splits for file in split.names]
     pieces = [piece for split in splits for piece in split.pieces()]
-    reasons = each(partial(_reasons, pixel_type=pixel_type), pieces, report, "checking all images")
-    results = zip(names, pieces, reasons, strict=True)
-    return [Fault(name, piece, why) for name, piece, why in results if why is not None]
+    results = zip(names, pieces, each(partial(_decode, pixel_type), pieces, report, "checking all images"), strict=True)
+    return [Fault(name, piece, str(why)) for name, piece, why in results if why is not None]
 
 
 def unreadable(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> dict[str, str]:
@@ -61,14 +86,16 @@ def read_skipped(file: Path, dataset: Dataset) -> Mapping[str, str]:
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 
-def _reasons(pieces: Sequence[Piece], pixel_type: PixelType) -> list[str | None]:
-    return [reason(piece, pixel_type) for piece in pieces]
-
-
 def reason(piece: Piece, pixel_type: PixelType) -> str | None:
     """Return why an image cannot be decoded, or None."""
-    try:
-        pixel_type.read(read(piece), upright=False)
-    except UnreadableImage as error:
-        return str(error)
-    return None
+    why = attempt(partial(_decode, pixel_type), piece)
+    return None if why is None else str(why)
+
+
+def reasons(bad: Mapping[str, str]) -> str:
+    """Return the first images with the reasons why they cannot be used."""
+    return first_few([f"{file} ({why})" for file, why in bad.items()])
+
+
+def _decode(pixel_type: PixelType, piece: Piece) -> None:
+    pixel_type.read(read(piece), upright=False)

@@ -17,12 +17,10 @@ from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
-from launcher.compute.probe import usable_cores
 from launcher.errors import Problem, UserError
 from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4
-_ITEMS_A_TASK = 32
 _READERS = 16
 _SERVER = "launcher.data.fork_server"
 _NOTHING = -1
@@ -108,21 +106,6 @@ def _begin(work: Callable[[list[Any]], list[Any]]) -> None:
 
 def _do(items: list[Any]) -> list[Any]:
     return _work(items)
-
-
-def each(
-    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], report: Report, what: str
-) -> Iterator[Result]:
-    """Yield the results of items in order, from worker processes on all cores; `work` is as in `in_workers`.
-
-    Raises UserError if a worker was killed.
-    """
-    # note: starting processes takes longer than reading a few files
-    several = (result for _, result in in_workers(work, items, _ITEMS_A_TASK, usable_cores()))
-    results = work(items) if len(items) <= _ITEMS_A_TASK else several
-    for number, result in enumerate(results, 1):
-        report(what, number, len(items))
-        yield result
 
 
 def in_threads(

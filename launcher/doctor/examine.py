@@ -86,8 +86,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     yield ok("data set", f"{name} in {where}: {counts}{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)
     if not in_files:
-        images = splits(config.dataset, config.seed, config.task.labelled)
-        yield from _examine_images(config, "images", images, report)
+        yield from _examine_images(config, "images", inspection.splits[:2], report)
         copies = duplicate_notes(inspection.splits, report)
         yield from (warning("duplicates", note, "remove all but one") for note in copies)
         if not copies:

@@ -90,7 +90,7 @@ def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, worker
 @pytest.fixture(scope="package", autouse=True)
 def _without_processes() -> Iterator[None]:
     """Use no worker processes; tests/faults/test_preparing.py has real ones."""
-    with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.workers.in_workers", in_turn):
+    with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.unreadable.in_workers", in_turn):
         yield
 
 

@@ -166,8 +166,24 @@ def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
         inspected(tmp_path, "dataset.val_split=0.2")
     result = inspected(tmp_path, "dataset.val_split=0.2", "dataset.skip_bad=true")
     assert {*result.skipped} == {"images/2.jpg", "images/7.jpg"}
-    files = [file for split in read_pairs(result.config, result.skipped) for file in split.names]
-    assert len(files) == 8
+    again = read_pairs(result.config, result.skipped)
+    assert [[*split.names] for split in again] == [[*split.names] for split in result.splits]
+    assert sum(map(len, again)) == 8
+
+
+def test_each_pair_is_held_out_in_one_fold_and_groups_are_not_divided(tmp_path: Path) -> None:
+    for patient in "abcd":
+        pairs(tmp_path, 3, f"images/{patient}", f"masks/{patient}")
+    held_out: list[str] = []
+    for fold in (1, 2, 3):
+        result = inspected(tmp_path, "dataset.folds=3", f"dataset.fold={fold}", "dataset.groups=1")
+        train, val = result.splits
+        assert {name.split("/")[1] for name in train.names}.isdisjoint(name.split("/")[1] for name in val.names)
+        assert f"dataset.folds=3: fold {fold} holds out {len(val)} of 12 images, drawn by seed=" in result.notes[0]
+        held_out += val.names
+    assert len(held_out) == len({*held_out}) == 12
+    with pytest.raises(UserError, match=r"remove dataset\.folds if it is divided"):
+        inspected(pairs(tmp_path / "other", 2, "train/images", "train/masks"), "dataset.folds=3", "dataset.fold=1")
 
 
 @pytest.mark.parametrize("kind", [".jpg", ".png", ".tif", ".webp"])

@@ -11,7 +11,7 @@ import pytest
 from PIL import features
 
 from launcher.config.compose import compose
-from launcher.data import decode, workers
+from launcher.data import decode
 from launcher.data.inspection import inspect_data
 from launcher.data.pixel_types import RGB
 from launcher.data.sources.find import splits
@@ -48,7 +48,7 @@ def reasons(folder: Path) -> dict[str, str]:
 def test_all_unreadable_images_are_listed_with_reasons(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(workers, "_ITEMS_A_TASK", at_once)
+    monkeypatch.setattr("launcher.data.unreadable._ITEMS_A_TASK", at_once)
     by_file = reasons(folder)
     assert [*by_file] == [*BAD]
     assert all(reason in by_file[file] for file, reason in BAD.items())

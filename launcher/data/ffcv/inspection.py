@@ -6,21 +6,18 @@ import hashlib
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from launcher.config.schema import RunConfig
-from launcher.data.classes import check_labels, read_labels
+from launcher.data.classes import read_labels
 from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.identity import of_source, of_splits
-from launcher.data.index import Images
-from launcher.data.inspection import Inspection, counted
-from launcher.data.loaders.base import Opening, Source
-from launcher.data.sources.find import splits
+from launcher.data.index import Images, Texts
+from launcher.data.loaders.base import Found, Opening, Source
 from launcher.data.sources.images import ImageFiles
 from launcher.data.sources.layout import FFCV, is_remote
 from launcher.data.sources.path_tables import TABLES
@@ -44,14 +41,11 @@ class FFCVFiles(Source):
             return config.dataset.path if files.are_missing else str(files.path("train").parent)
         return None
 
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        return ()
-
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found | None:
         files = FFCVDataset.of(config)
         # note: a new run writes them before it starts
         if files.are_missing:
-            return ImageFiles().inspect(config, skipped, report)
+            return ImageFiles().find(config, skipped, report)
         train, val = files.open("train"), files.open("val")
         where = train.path.parent
         if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
@@ -72,12 +66,12 @@ class FFCVFiles(Source):
             names = [str(number) for number in numbers]
             in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
         names, labels = read_labels(config, names)
-        notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
-        classes = len(names) if train.manifest else max(train.classes, val.classes)
-        inspection = counted(config, where, (classes, train.samples, val.samples), notes)
-        return replace(inspection, classes=names if train.manifest else None)
+        both = zip(SPLITS, (labels[in_train], labels[in_val]), strict=True)
+        images = [Images(split, str(where), names, Texts(), own) for split, own in both]
+        classes = None if train.manifest else max(train.classes, val.classes)
+        return Found(images, where, "dataloader.folder", classes)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+    def identity(self, config: RunConfig, images: Sequence[Images]) -> str:
         return identity_of_files(config)
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
@@ -108,9 +102,7 @@ def are_of_images(config: RunConfig) -> bool:
     if is_large and all(one.stat().st_ctime <= written for one in _folders_and_archives(root, 2)):
         return True
     skipped = {f"{one.split}/{name}" for one in manifests for name in one.skipped} if config.dataset.skip_bad else ()
-    return of_source(
-        config, lambda: splits(config.dataset, config.seed, config.task.labelled, skipped)
-    ) == identity_of_files(config)
+    return of_source(config, lambda: ImageFiles().list(config, skipped)) == identity_of_files(config)
 
 
 def _folders_and_archives(root: Path, depth: int) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -19,9 +19,10 @@ from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from launcher.data.images import ChangeImage, Reader
     from launcher.data.index import Images
-    from launcher.data.inspection import Inspection
     from launcher.data.sampling import Shard
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
@@ -51,24 +52,43 @@ class Opening:
     classes: Sequence[str] | None
 
 
+class Found(NamedTuple):
+    """Training and validation images with the labels of the task, at the path `where` of a key.
+
+    classes: their number, if they have no names. bad: images that `dataset.skip_bad` skips, with the reasons that they
+    `cannot` be used.
+    """
+
+    images: Sequence[Images]
+    where: Path | str
+    key: str = "dataset.path"
+    classes: int | None = None
+    bad: Mapping[str, str] = {}
+    cannot: str = "decoded"
+    notes: Sequence[str] = ()
+
+
 class Source(ABC):
-    """Lists, counts, identifies and opens what a data loader reads."""
+    """Lists, finds, identifies and opens what a data loader reads."""
 
     def reads_from(self, config: RunConfig) -> str | None:
         """Return the folder of what it reads; None if the config has none."""
         return config.dataset.path
 
-    @abstractmethod
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
+    def list(self, config: RunConfig, skipped: Collection[str] | None) -> Sequence[Images]:
+        """List the training and validation images without those `skipped`, for `open`; empty if it needs none.
+
+        None skips those that are unreadable.
+        """
+        return ()
 
     @abstractmethod
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
-        """Count the classes and images, as `data.inspection.inspect_data`."""
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found | None:
+        """Find what `data.inspection.inspect_data` counts; None if the config has the counts."""
 
-    @abstractmethod
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-        """Return the hash of the images, as `data.identity.identity`."""
+    def identity(self, config: RunConfig, images: Sequence[Images]) -> str | None:
+        """Return the hash of what it reads, as `data.identity.identity`; None for lists of images."""
+        return None
 
     @abstractmethod
     def open(self, opening: Opening) -> tuple[Reader, Reader]:

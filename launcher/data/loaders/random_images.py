@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.schema import RunConfig
 from launcher.data.index import Images
-from launcher.data.inspection import Inspection, check_counted
-from launcher.data.loaders.base import Opening, Source
+from launcher.data.loaders.base import Found, Opening, Source
 from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.workers import Report
 
@@ -22,14 +21,10 @@ class RandomImages(Source):
     def reads_from(self, config: RunConfig) -> str | None:
         return None
 
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        return ()
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found | None:
+        return None
 
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
-        check_counted(config.dataset)
-        return Inspection(config, [])
-
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+    def identity(self, config: RunConfig, images: Sequence[Images]) -> str:
         dataset, loader = config.dataset, config.dataloader
         assert isinstance(loader, SyntheticLoader)
         counts = (dataset.classes, dataset.train_samples, dataset.val_samples)

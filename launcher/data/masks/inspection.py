@@ -12,22 +12,22 @@ import numpy as np
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.dropped import UNREADABLE, notes_on
-from launcher.data.identity import of_source
 from launcher.data.index import Images, Piece
-from launcher.data.inspection import Inspection, built_in, counted
-from launcher.data.loaders.base import Notes, Opening, Source
+from launcher.data.inspection import skip_notes
+from launcher.data.loaders.base import Found, Notes, Opening, Source
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
-from launcher.data.masks.values import Masks, MaskTask
+from launcher.data.masks.values import Masks
 from launcher.data.pixel_types import PixelType
+from launcher.data.sources.layout import problem
 from launcher.data.sources.reading import read
 from launcher.data.split import without
-from launcher.data.workers import Report, each
-from launcher.errors import Problem, UserError, first_few
+from launcher.data.unreadable import each, reasons
+from launcher.data.workers import Report
+from launcher.errors import first_few
 from launcher.files.cache import cached
 
 if TYPE_CHECKING:
-    from launcher.config.schema import Dataset, RunConfig
+    from launcher.config.schema import RunConfig
     from launcher.data.images import Reader
     from launcher.plan.plan import Plan
 
@@ -45,27 +45,20 @@ class Checked(NamedTuple):
 class Pairs(Source):
     """Images with masks, which are all read once before a run."""
 
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
-        return read_pairs(config, skipped)
+    def list(self, config: RunConfig, skipped: Collection[str] | None) -> Sequence[Images]:
+        return read_pairs(config, skipped or ())
 
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found | None:
         dataset = config.dataset
         if dataset.is_built_in:
-            return built_in(config)
-        splits = read_pairs(config, skipped or ())
-        task: MaskTask = config.task  # type: ignore[assignment]
-        checked = [check_pairs(split, task, None, dataset, report) for split in splits]
-        (train, val), bad, notes = _usable(splits, checked, dataset, "dataset.path")
-        names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
-        for title, result in zip(("training", "validation"), checked, strict=True):
-            if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
+            return None
+        splits, bad, pixels = _usable(read_pairs(config, skipped or ()), config, None, report)
+        names, notes = config.task.names_of(*pixels, dataset.classes), []  # type: ignore[attr-defined]
+        for title, counts in zip(("training", "validation"), pixels, strict=True):
+            if missing := [name for name, count in zip(names, counts, strict=False) if not count]:
                 notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
-        counts = len(names), len(train), len(val)
-        inspection = counted(config, str(dataset.path), counts, notes)
-        return replace(inspection, skipped=bad, classes=names, splits=(train, val))
-
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-        return of_source(config, lambda: images[:2] or read_pairs(config, skipped or ()))
+        images = [replace(one, classes=names) for one in splits]
+        return Found(images, str(dataset.path), bad=bad, cannot="used", notes=notes)
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.worker_processes import open_processes  # note: torch
@@ -74,92 +67,69 @@ class Pairs(Source):
         return open_processes(opening, train, val)
 
     def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, Notes]:
-        dataset, task = config.dataset, config.task
+        dataset = config.dataset
         assert dataset.test_path is not None
         pairs = evaluation_pairs(dataset.test_path, dataset)
-        checked = check_pairs(pairs, task, len(classes), dataset, report)  # type: ignore[arg-type]
-        (images,), _, notes = _usable([pairs], [checked], dataset, "dataset.test_path")
-        return replace(images, classes=[*classes]), notes
+        (images,), bad, _ = _usable([pairs], config, len(classes), report)
+        return replace(images, classes=[*classes]), skip_notes(bad, [images], "used")
 
     def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Images:
         return evaluation_pairs(path, plan.config.dataset)
 
 
 def _usable(
-    splits: Sequence[Images], checked: Sequence[Checked], dataset: Dataset, key: str
-) -> tuple[list[Images], dict[str, str], list[str]]:
-    """Return the splits without pairs that cannot be used, these with their reasons, and notes.
+    splits: Sequence[Images], config: RunConfig, classes: int | None, report: Report
+) -> tuple[list[Images], dict[str, str], list[list[int]]]:
+    """Return the splits without pairs that cannot be used, these with their reasons, and the pixels of each index.
 
-    Raises UserError about the key of their path if there are some, unless `dataset.skip_bad`, or no others.
+    classes: their number, if it is known. Raises UserError if some pairs are bad, unless `dataset.skip_bad`.
     """
-    path = getattr(dataset, key.rpartition(".")[2])
+    dataset = config.dataset
+    checked = [_checked(split, config, classes, report) for split in splits]
     results = zip(splits, checked, strict=True)
     bad = {split.names[number]: why for split, one in results for number, why in one.bad.items()}
-    shown = first_few([f"{file} ({why})" for file, why in bad.items()])
     if bad and not dataset.skip_bad:
         total = sum(len(split) for split in splits)
-        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; "
+        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {reasons(bad)}; "
         remedy = "repair them, or set dataset.skip_bad=true"
         if any(why.endswith(_OTHER_WAY) for why in bad.values()):
             other = str(not dataset.exif_orientation).lower()
             remedy = f"rotate these masks as their images, or set dataset.exif_orientation={other}"
-        raise UserError(Problem(message + remedy, key, path))
-    usable = [without(split, bad) for split in splits]
-    for split in usable:
-        if not split.names:
-            message = f"has no {split.split} image with a mask that can be read; repair some"
-            raise UserError(Problem(message, key, path))
-    notes = notes_on(*({k: v for k, v in one.dropped.items() if k != UNREADABLE or not bad} for one in usable))
-    if bad:
-        notes.append(f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be used: {shown}")
-    return usable, bad, notes
+        raise problem(splits[0].root, message + remedy)
+    return [without(split, bad) for split in splits], bad, [one.pixels for one in checked]
 
 
-def check_pairs(split: Images, task: MaskTask, classes: int | None, dataset: Dataset, report: Report) -> Checked:
-    """Read all masks, and the sizes of their images, on all cores; once for equal files.
-
-    classes: their number, if it is known.
-    """
+def _checked(split: Images, config: RunConfig, classes: int | None, report: Report) -> Checked:
+    """Read all masks, and the sizes of their images, on all cores; once for equal files."""
     assert split.paths is not None
     assert split.masks is not None
     pairs = [*zip(split.paths, split.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
-    pixel_type, upright = PixelType.of(dataset), dataset.exif_orientation
-    facts = [
-        3,
-        upright,
-        files,
-        str(task),
-        *([] if classes is None else [classes]),
-        *([] if pixel_type.is_rgb else [str(pixel_type)]),
-    ]
+    task, pixel_type, upright = config.task, PixelType.of(config.dataset), config.dataset.exif_orientation
+    facts = [4, upright, files, str(task), classes, str(pixel_type)]
 
     def compute() -> Checked:
         pixels, bad = np.zeros(256, np.int64), {}
-        work = partial(_examined, masks=Masks.of(task, classes, upright=upright), pixel_type=pixel_type)
-        for number, (reason, counts) in enumerate(each(work, pairs, report, "checking all masks")):
-            if reason is not None:
-                bad[number] = reason
-            pixels += counts
+        masks = Masks.of(task, classes, upright=upright)  # type: ignore[arg-type]
+        work = partial(_pixels, masks=masks, pixel_type=pixel_type)
+        for number, counts in enumerate(each(work, pairs, report, "checking all masks")):
+            if isinstance(counts, UnreadableImage):
+                bad[number] = str(counts)
+            else:
+                pixels += counts
         return Checked(pixels.tolist(), bad)
 
     return cached("masks", facts, Checked, compute)
 
 
-def _examined(
-    pairs: Sequence[tuple[str, str]], masks: Masks, pixel_type: PixelType
-) -> list[tuple[str | None, list[int]]]:
-    """Return for each image with its mask why it cannot be used, or None, and the pixels of each index."""
-    results: list[tuple[str | None, list[int]]] = []
-    for image, mask in pairs:
-        try:
-            indices = masks.read(read(Piece(mask, mask)))
-            reason = _misfit(read(Piece(image, image)), indices, pixel_type, upright=masks.upright)
-            counts = np.bincount(indices.reshape(-1), minlength=256)
-        except UnreadableImage as error:
-            reason, counts = str(error), np.zeros(256, np.int64)
-        results.append((reason, counts.tolist()))
-    return results
+def _pixels(pair: tuple[str, str], masks: Masks, pixel_type: PixelType) -> list[int]:
+    """Return the pixels of each index of an image's mask; raises UnreadableImage if it does not fit the image."""
+    image, mask = pair
+    indices = masks.read(read(Piece(mask, mask)))
+    if reason := _misfit(read(Piece(image, image)), indices, pixel_type, upright=masks.upright):
+        raise UnreadableImage(reason)
+    counts: list[int] = np.bincount(indices.reshape(-1), minlength=256).tolist()
+    return counts
 
 
 def _misfit(image: bytes, mask: np.ndarray, pixel_type: PixelType, *, upright: bool) -> str | None:

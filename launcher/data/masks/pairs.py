@@ -42,13 +42,16 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Images
     root = ensure_folder(dataset)
     if not is_folder(root):
         raise UserError(Problem(f"not a folder; set {_HINT}", "dataset.path", dataset.path))
-    if dataset.val_split is not None:
-        whole = replace(without(_whole(root, dataset), skipped), classes=class_names(config))
-        return divide([whole], dataset, config.seed, by_class=False)
-    if "" in _folders(root):
+    if dataset.is_divided:
+        images = [_whole(root, dataset)]
+    elif "" in _folders(root):
         raise problem(root, "is not divided into training and validation; set dataset.val_split=0.1")
-    train, val = (without(split_of(root, split, dataset), skipped) for split in ("train", "val"))
-    return replace(train, classes=class_names(config)), replace(val, classes=class_names(config))
+    else:
+        images = [split_of(root, split, dataset) for split in ("train", "val")]
+    # note: all pairs are divided, since the bad ones are found later
+    train, val = divide(images, dataset, config.seed, by_class=False)
+    train, val = (replace(without(one, skipped), classes=class_names(config)) for one in (train, val))
+    return train, val
 
 
 def check_without_masks(path: str) -> None:
@@ -92,7 +95,8 @@ def _whole(root: Path, dataset: Dataset) -> Images:
     """Return the pairs of a folder that is not divided; raises UserError if it is."""
     folders = _folders(root).get("")
     if folders is None:
-        raise problem(root, "has no folders images and masks; remove dataset.val_split if it is divided")
+        key = "val_split" if dataset.folds is None else "folds"
+        raise problem(root, f"has no folders images and masks; remove dataset.{key} if it is divided")
     return _pairs(root, "train", folders, dataset)
 
 

@@ -42,9 +42,9 @@ _PLAIN = SourceOptions()
 List = Callable[[Files, Sequence[Wanted], SourceOptions, Report], list[Images]]
 
 
-def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Images, Images]:
+def read_splits(config: RunConfig, skipped: Collection[str] | None = ()) -> tuple[Images, Images]:
     """Find the images of `splits` with the labels of the task, as `labelled_as`."""
-    return labelled_as(config, splits(config.dataset, config.seed, config.task.labelled, skipped, report))
+    return labelled_as(config, splits(config.dataset, config.seed, config.task.labelled, skipped))
 
 
 def labelled_as(config: RunConfig, both: tuple[Images, Images]) -> tuple[Images, Images]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.schema import Dataset, RunConfig
 from launcher.counts import count_of
-from launcher.data.classes import check_labels
-from launcher.data.identity import of_source
 from launcher.data.index import Images
-from launcher.data.inspection import Inspection, built_in, check_counts, check_files, counted, is_here, skip_notes
+from launcher.data.inspection import check_counts, is_here
 from launcher.data.listing import is_folder
-from launcher.data.loaders.base import Opening, Source
+from launcher.data.loaders.base import Found, Opening, Source
 from launcher.data.masks.pairs import check_without_masks
-from launcher.data.sources.find import find_splits, labelled_as, read_splits, splits, with_classes
-from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
+from launcher.data.sources.find import find_splits, labelled_as, read_splits, with_classes
+from launcher.data.sources.layout import VAL, is_remote, unread_folders
 from launcher.data.sources.path_tables import tables_in
 from launcher.data.sources.shards import archives_in
 from launcher.data.sources.source import Files
@@ -32,42 +29,21 @@ if TYPE_CHECKING:
 class ImageFiles(Source):
     """Images that worker processes decode."""
 
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+    def list(self, config: RunConfig, skipped: Collection[str] | None) -> Sequence[Images]:
         with STOP.waiting():
             return read_splits(config, skipped)
 
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found | None:
         dataset = config.dataset
         if dataset.is_built_in:
-            return built_in(config)
+            return None
         if dataset.path is None or not (is_remote(dataset.path) or is_here(dataset.path)):
             raise UserError(_missing_folder(dataset))
         check_without_masks(dataset.path)
         both, bad = find_splits(dataset, config.seed, config.task.labelled, skipped, report)
         train, val = labelled_as(config, both)
-        check_files(config, (train, val))
-        skipped_files = skip_notes(bad, (train, val))
-        for split in (train, val):
-            if not split.names:
-                message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
-                raise problem(dataset.path, f"{message}; repair some, or set other images")
-        try:
-            notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-        except UserError as error:
-            # note: images may be missing because they are skipped
-            (wrong,) = error.problems
-            raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
-        if train.are_class_folders:
-            notes += _layout(Path(dataset.path), dataset, train, val)
-        notes += skipped_files
-        counts = len(train.classes), len(train), len(val)
-        inspection = counted(config, dataset.path, counts, notes)
-        return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
-
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-        return of_source(
-            config, lambda: images[:2] or splits(config.dataset, config.seed, config.task.labelled, skipped)
-        )
+        notes = _layout(Path(dataset.path), dataset, train, val) if train.are_class_folders else []
+        return Found((train, val), dataset.path, bad=bad, notes=notes)
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.worker_processes import open_processes  # note: torch

@@ -16,7 +16,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from launcher import paths
-from launcher.data.decode import UnreadableImage
+from launcher.data.decode import UnreadableImage, attempt
 from launcher.data.index import MOST_BYTES, Piece
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.parquet import parquet_bytes
@@ -62,14 +62,7 @@ def read_all(files: Files, pieces: Sequence[Piece], remedy: str = _KEPT) -> list
     """
     if is_remote(files.url) and not any(piece.deflated or piece.column for piece in pieces):
         return files.fetch(pieces, remedy)
-    return [_content(piece) for piece in pieces]
-
-
-def _content(piece: Piece) -> bytes | UnreadableImage:
-    try:
-        return read(piece)
-    except UnreadableImage as reason:
-        return reason
+    return [attempt(read, piece) for piece in pieces]
 
 
 def _bytes(piece: Piece) -> tuple[bytes, int]:

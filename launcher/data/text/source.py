@@ -14,8 +14,7 @@ from launcher.counts import count_of
 from launcher.data.dropped import notes_on
 from launcher.data.identity import fingerprint, of_splits
 from launcher.data.index import Images, Texts
-from launcher.data.inspection import Inspection
-from launcher.data.loaders.base import Opening, Source
+from launcher.data.loaders.base import Found, Opening, Source
 from launcher.data.text.prepare import SPLITS, Tokens, tokenizer_in, tokens_in, tokens_of, tokens_of_splits
 from launcher.data.text.shards import Stream, check_shard
 from launcher.data.text.tokenizer import tokenizer_of
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 class TokenFiles(Source):
     """Files of tokens, or text that is written as such first."""
 
-    def list(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
+    def list(self, config: RunConfig, skipped: Collection[str] | None) -> Sequence[Images]:
         return _both(config, tokens_in(config))
 
-    def inspect(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    def find(self, config: RunConfig, skipped: Collection[str] | None, report: Report) -> Found:
         tokens, dataset = tokens_in(config, report), config.dataset
         vocabulary = _vocabulary(tokens, config)
         config = replace(config, dataset=replace(dataset, classes=vocabulary))
@@ -47,11 +46,9 @@ class TokenFiles(Source):
                 notes.append(f"{tokens.folder} has only {has} for {split.split}, not {key}")
         if tokens.extensions:
             notes.append(f"the text is of several kinds of files: {tokens.extensions}")
-        train, val = map(len, both)
-        counts = replace(config.dataset, train_samples=train, val_samples=val)
-        return Inspection(replace(config, dataset=counts), notes, splits=both)
+        return Found(both, tokens.folder, classes=vocabulary, notes=notes)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
+    def identity(self, config: RunConfig, images: Sequence[Images]) -> str:
         """Return the hash of the text and tokenizer, or of the names and sizes of other programs' files."""
         tokens = tokens_of_splits(images[:2]) if images else tokens_in(config)
         files = ([(name, (tokens.folder / name).stat().st_size) for name in tokens.files[split]] for split in SPLITS)
