@@ -41,6 +41,8 @@ def composed(primary: Primary) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | None) or (isinstance(value, str) and not {*value} & {*"?$\\"})
 
 

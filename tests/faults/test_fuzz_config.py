@@ -98,7 +98,7 @@ def yaml_of(values: Any) -> str:
     return yaml.safe_dump(values, allow_unicode=True)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @example(changes={"epochs": 10**400})
 @example(changes={"schedule.dilate": 1e308})
 @example(changes={"schedule.warmup": "9" * 400 + "ep"})
@@ -115,7 +115,7 @@ def test_no_values_of_a_recipe_crash_the_plan(recipes: Path, changes: dict[str, 
     works_or_prints_errors("plan", "recipe=mine", "dataset=shapes", "model=resnet18")
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.sampled_from(["about.summary", "about.epochs", "about.published", "about", "defaults"]), VALUES)
 def test_no_header_of_a_recipe_crashes_the_list(recipes: Path, where: str, value: Any) -> None:
     text = yaml_of(changed({"defaults": ["train", "_self_"], "about": HEADER}, {where: value}))
@@ -210,7 +210,7 @@ def words() -> st.SearchStrategy[list[str]]:
     return st.lists(word | punctuation, max_size=3)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @example(overrides=["a." * 5000 + "b=1"])
 @example(overrides=["run_name=" + "[" * 5000])
 @example(overrides=["algorithms=" + "{a:" * 60 + "1" + "}" * 60])

@@ -96,6 +96,7 @@ def test_an_exception_ends_a_blocked_peer_and_its_workers(start: Start, run: Pat
     assert "broken on purpose" in (run / "logs" / "rank-1.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_cause_is_printed_and_not_the_lost_connection_of_the_peer(start: Start, run: Path) -> None:
     output, errors = ended(start("second_raises_before_a_barrier"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose")
@@ -108,7 +109,9 @@ def test_a_user_error_in_a_rank_prints_only_its_lines(start: Start, run: Path) -
     assert (output, errors) == ("", "dataset.path=there: set another\nand check the step\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_stop_signal_lets_the_ranks_save_a_checkpoint(
     start: Start, run: Path, number: signal.Signals, code: int
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_stop_signal_lets_the_ranks_save_a_checkpoint(
     assert "press Ctrl-C again to stop at once" in output
 
 
+@pytest.mark.slow
 def test_a_stop_signal_to_every_process_acts_like_one_to_the_launcher(start: Start, run: Path) -> None:
     process = start("save_on_request")
     wait_for(both(run, "ready"))
@@ -158,6 +162,7 @@ def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start,
     ended(other, 143)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_stopped_does_not_wait_for_a_lost_one(start: Start, run: Path) -> None:
     several = two_nodes()
     lost = start("never_end", *several)
@@ -172,11 +177,13 @@ def test_a_node_that_was_stopped_does_not_wait_for_a_lost_one(start: Start, run:
     assert len(list(run.glob("saved-*"))) == 2
 
 
+@pytest.mark.slow
 def test_ranks_that_another_node_stopped_are_no_finished_run(start: Start) -> None:
     output, _ = ended(start("be_stopped"), 143)
     assert output == "stopped, since a rank or another node has received a stop signal\n"
 
 
+@pytest.mark.slow
 def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
     process = start("fail_on_request")
     wait_for(both(run, "ready"))
@@ -196,11 +203,13 @@ def test_ranks_restart_from_a_checkpoint(start: Start, run: Path) -> None:
     assert [*map(of_a_rank, logged)] == ["rank 0 starts"] * 2
 
 
+@pytest.mark.slow
 def test_an_error_before_the_first_checkpoint_is_not_retried(start: Start, run: Path) -> None:
     _, errors = ended(start("fail_once", "launch.max_restarts=2"), 1)
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
+@pytest.mark.slow
 def test_ranks_that_never_connect_end_the_first_attempt_and_are_all_named(
     start: Start, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +230,7 @@ def test_a_gpu_lost_before_a_restart_does_not_move_the_run_to_the_cpu(start: Sta
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 
 
+@pytest.mark.slow
 def test_restarts_are_limited_and_the_likely_cause_is_reported(start: Start, run: Path) -> None:
     output, errors = ended(start("second_is_killed", "launch.max_restarts=2"), 1)
     assert [f"({number} of 2)" in output for number in (1, 2, 3)] == [True, True, False]

@@ -33,6 +33,7 @@ from tests.images import write_images
 TINY = ["dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "model=resnet18", "batch_size=8"]
 TINY += ["schedule.warmup=1ba", "recipe=none"]
 ON_A_CPU = [*TINY, "launch=cpu"]
+VERBS: tuple[list[str], ...] = (["plan"], ["submit", "--slurm"], ["estimate"], [])
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +49,10 @@ def _settings_of_torch() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def refused_by_all(*words: str) -> str:
-    """Return the error lines of the four commands, which must be the same; none may write a run folder."""
+def refused_by_all(*words: str, verbs: tuple[list[str], ...] = VERBS) -> str:
+    """Return the error lines of the commands, which must be the same; none may write a run folder."""
     lines = set()
-    for verb in (["plan"], ["submit", "--slurm"], ["estimate"], []):
+    for verb in verbs:
         code, _, errors = execute(*verb, *words)
         assert code == 2, verb
         lines.add(errors)
@@ -64,27 +65,36 @@ def refused_by_all(*words: str) -> str:
     ("words", "expected"),
     [
         (["precision=bf16", "dataset.native_size=8"], "precision=bf16 (command line): bfloat16 computes wrong"),
+        (["checkpoint.mirror=nope://runs", "run_name=mine"], "checkpoint.mirror=nope://runs"),
+        (["model.weights=/nowhere"], "model.weights=/nowhere"),
+        (["launch.rdzv=here"], "launch.rdzv=here (command line): must be HOST:PORT"),
+    ],
+)
+def test_all_commands_refuse_the_same(words: list[str], expected: str) -> None:
+    assert expected in refused_by_all(*ON_A_CPU, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
         (["cuda_graphs=require"], "=require (command line): cannot capture steps (they need a GPU of NVIDIA"),
         (["batch_size=1", "dataset.native_size=32"], "batch_size=1 (command line): batch norm needs more than one"),
         (["dataloader=synthetic", "dataset.test_path=x"], "x: needs class names, which this data set does not have"),
         (["logger=wandb"], "logger=wandb: needs the package wandb"),
         (["logger=wandb", "optimizer.momentum=2"], "optimizer.momentum=2"),
-        (["launch.rdzv=here"], "launch.rdzv=here (command line): must be HOST:PORT"),
         (["model=vit", "model.patch_size=16", "dataset.native_size=24"], "which vit does not accept"),
         (["model=vit", "model.patch_size=16", "dataset.native_size=24", "logger=wandb"], "logger=wandb: needs the"),
         (["batch_size=auto"], "batch_size=auto: fills the memory of GPUs, and this run trains on the CPU"),
         (["batch_size=64"], "batch_size=64 (command line): "),
-        (["model.weights=/nowhere"], "model.weights=/nowhere"),
         (["dataset=image_folder", "dataset.path=/nowhere"], "dataset.path=/nowhere"),
         (["algorithms=[distillation]", "algorithms.distillation.teacher=/nowhere"], "teacher=/nowhere: is neither a"),
         (["epochs=2", "schedule.warmup=9ep"], "schedule.warmup=9ep (command line): "),
-        (["checkpoint.mirror=nope://runs", "run_name=mine"], "checkpoint.mirror=nope://runs"),
     ],
 )
-def test_all_commands_refuse_the_same(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_refuses(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     monkeypatch.setattr(jpeg, "find_spec", lambda module: module != "cv2")
-    assert expected in refused_by_all(*ON_A_CPU, *words)
+    assert expected in refused_by_all(*ON_A_CPU, *words, verbs=([],))
 
 
 def test_a_name_that_is_taken_is_refused_by_all(folder: Path) -> None:

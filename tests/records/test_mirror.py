@@ -257,6 +257,7 @@ def test_each_kind_of_run_resumes_from_its_mirror_alone(here: Here, kind: str) -
     assert same(other.decided(other.folder / "runs" / "first"), expected)
 
 
+@pytest.mark.slow
 def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(train: Train) -> None:
     train = replace(train, before=(*train.before, stall_quickly, slow_down))
     words = [*RUN, f"checkpoint.mirror=stalled://{train.folder}/bucket", "checkpoint.asynchronous=false"]

@@ -175,6 +175,7 @@ def test_a_network_computes_the_same_of_features_and_of_images(name: str) -> Non
         assert torch.equal(network(images), outputs)
 
 
+@pytest.mark.slow
 def test_a_probe_is_as_accurate_as_logistic_regression(first: Here, cache: Path) -> None:
     linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
     words = ["dataset.train_samples=600", "dataset.val_samples=400", "epochs=100", "batch_size=64"]

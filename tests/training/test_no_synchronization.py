@@ -24,12 +24,15 @@ from launcher.training import trainer as building
 from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
-from tests.covering import sweep
+from tests.covering import covering, sweep
 from tests.networks import tiny
-from tests.trainers import ALGORITHMS, OPTIMIZERS, RECIPES, small_config, teacher, train_all
+from tests.trainers import ALGORITHMS, EARLY, OPTIMIZERS, RECIPES, small_config, teacher, train_all
 from tests.two_ranks import on_ranks
 
-NAMES = [*RECIPES, *(recipe.name for recipe in recipes.ablations()), *ALGORITHMS]
+# Algorithms that act in the first steps of the recipes of `make test`.
+IN_RECIPES = {name for recipe in covering() for name in recipes.load(recipe).options.get("algorithms", [])}
+IN_RECIPES -= EARLY.keys() - {"ema", "sam"}
+NAMES = [*RECIPES, *(recipe.name for recipe in recipes.ablations()), *sorted({*ALGORITHMS} - IN_RECIPES)]
 # Operations of ATen whose result on the host or whose shape depends on values.
 READS = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_static", "argwhere", "masked_select"),

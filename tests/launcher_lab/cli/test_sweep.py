@@ -145,20 +145,20 @@ def test_an_ablation_trains_its_grid_and_compares_the_runs(here: Here, monkeypat
     monkeypatch.setattr(devices, "processor_features", lambda: ["amx_bf16"])
     own = ("epochs=", "schedule.", "algorithms.", "dataset.native_size", "dataset.train_samples", "dataset.val_samples")
     words = ["ablate", "--grid", *(word for word in SMALL if not word.startswith(own)), "schedule.warmup=0ba"]
-    words += ["dataset.native_size=96", "dataset.train_samples=32", "dataset.val_samples=16", "epochs=1", "seed=0,1"]
+    words += ["dataset.native_size=96", "dataset.train_samples=32", "dataset.val_samples=16", "epochs=1", "seed=0"]
     words += ["algorithms=[]", "--with", "blurpool"]
     shown = here(*words, "--run", "--json").stdout
-    assert trained == [f"mild-shapes-{name}-1ep-seed{seed}" for seed in (0, 1) for name in ("all", "with_blurpool")]
+    assert trained == [f"mild-shapes-{name}-1ep-seed0" for name in ("all", "with_blurpool")]
     config = read(here.folder / "runs" / trained[0] / "config.yaml")
     assert "auto" not in (config.precision, config.dataloader.decoder)
     output = json.loads(shown)
     assert [(row["name"], row["measured"]["runs"]) for row in output["grid"]] == [
-        ("all", 2), ("none", 2), ("with blurpool", 2),
+        ("all", 1), ("none", 1), ("with blurpool", 1),
     ]  # fmt: skip
     assert [(c["algorithm"], c["kind"], c["epochs"]) for c in output["effects"]] == [("blurpool", "with", 1)]
     assert [one["algorithm"] for one in output["tradeoff"]] == ["blurpool"]
     assert "adding it to all" in here(*words, "--run").stdout
-    assert len(trained) == 4
+    assert len(trained) == 2
 
 
 @pytest.mark.parametrize(
