@@ -81,8 +81,7 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
     assert values_of("eval", str(run.path), f"dataset.path={other}")["samples"] == 5
 
 
-@pytest.mark.parametrize("numbered", [False, True])
-@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+@pytest.mark.parametrize(("loss", "numbered"), [("cross_entropy", False), ("bce", True)])
 def test_predictions_can_be_among_the_classes_of_the_images_alone(
     other: Path, tmp_path: Path, loss: str, numbered: bool
 ) -> None:

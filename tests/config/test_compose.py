@@ -168,20 +168,17 @@ def test_the_environment_sets_the_folder_unless_a_word_does(monkeypatch: pytest.
         (["recipe=small_segmentation"], [], "image_folder"),
     ],
 )
-@pytest.mark.parametrize("named", ["dataset.path", "environment"])
 def test_a_path_selects_the_data_set_that_it_contains(
-    words: list[str], folders: list[str], option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], folders: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "images"
     for folder in folders:
         (path / folder).mkdir(parents=True)
-    if named == "environment":
-        monkeypatch.setenv("TRAIN_DATA", str(path))
-    else:
-        words = [*words, f"dataset.path={path}"]
-    composed = compose(words)
-    assert composed.config.dataset.name == option
-    assert (composed.config.dataset.path == str(path)) == (named == "dataset.path" or option != "shapes")
+    composed = compose([*words, f"dataset.path={path}"])
+    assert (composed.config.dataset.name, composed.config.dataset.path) == (option, str(path))
     is_usual = option == {"recipe=hot": "imagenet", "recipe=small": "image_folder"}.get("".join(words[:1]), "shapes")
     assert any(f"{path} is read as dataset={option}" in note for note in composed.notes) != is_usual
+    monkeypatch.setenv("TRAIN_DATA", str(path))
+    by_environment = compose(words).config.dataset
+    assert (by_environment.name, by_environment.path) == (option, None if option == "shapes" else str(path))
     assert not any("dataset=shapes" in note for note in composed.notes)  # no folder of the user's is read as these

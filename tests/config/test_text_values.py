@@ -38,7 +38,7 @@ def test_text_is_unchanged_and_reads_back(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("key", [key for key in all_keys() if is_text(RunConfig, key)])
 def test_every_text_key_takes_text_literally(key: str) -> None:
-    for name in NAMES:
+    for name in NAMES[::3]:
         problems = Problems()
         assignments = parse([f"{key}={name}", f"+{key}={name}"], problems)
         value = ["x"] if name == "[x]" and lists_text(RunConfig, key) else name
@@ -94,7 +94,7 @@ def test_any_text_can_be_written_as_a_word(text: str) -> None:
     assert ([a.value for a in assignments], problems) == ([text], [])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[::3])
 def test_every_verb_takes_text_literally(name: str) -> None:
     before = compose([]).config
     assert continued(before, [f"run_name={name}", f"dataset.path=/data/{name}"]).dataset.path == f"/data/{name}"

@@ -143,7 +143,6 @@ def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.Monk
     "words",
     [
         ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", *EARLY["sam"]],
-        ["algorithms=[blurpool,channels_last,sam]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],
         ["recipe=hot", "device_batch_size=4", *EARLY["sam"], "precision=fp16"],
         [*VIT, "algorithms=[ema,sam,mixup]", *EARLY["sam"], *EARLY["ema"]],
         [*VIT, "algorithms=[sam]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],

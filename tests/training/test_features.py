@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +38,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "train-launcher" / "features"
 
 
-@pytest.fixture
-def first(here: Here) -> Here:
-    """Have a run whose weights are not the initial ones."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    here = Here(tmp_path_factory.mktemp("first"))
     here(*FIRST)
+    return here.folder / "runs"
+
+
+@pytest.fixture
+def first(here: Here, trained: Path) -> Here:
+    """Have a run whose weights are not the initial ones."""
+    shutil.copytree(trained, here.folder / "runs")
     return here
 
 

@@ -46,6 +46,13 @@ def test_the_network_of_the_weights_is_taken_over(
     here("resume", "runs/second", "epochs=2")
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Here:
+    here = Here(tmp_path_factory.mktemp("refused"))
+    here.small("first", "algorithms=[blurpool]", "epochs=1", "schedule.warmup=0ba")
+    return here
+
+
 @pytest.mark.parametrize(
     ("word", "other"),
     [
@@ -58,11 +65,10 @@ def test_the_network_of_the_weights_is_taken_over(
         ("model.activation=silu", "model.activation=relu"),
     ],
 )
-def test_another_network_on_the_command_line_is_refused(word: str, other: str, here: Here) -> None:
-    here.small("first", "algorithms=[blurpool]", "epochs=1", "schedule.warmup=0ba")
+def test_another_network_on_the_command_line_is_refused(word: str, other: str, first: Here) -> None:
     words = ["recipe=finetune", *SHAPES, "model.weights=runs/first", word]
     for verb in (["plan"], []):
-        done = here(*verb, *words, code=2)
+        done = first(*verb, *words, code=2)
         assert f"runs/first at step 6 has a network with {other}; set that value, or omit the key" in done.stderr
         assert done.stderr.count("\n") == 1
 
@@ -75,10 +81,9 @@ def test_another_network_on_the_command_line_is_refused(word: str, other: str, h
         (["model.weights=note.txt"], "neither safetensors nor torch can read it"),
     ],
 )
-def test_a_plan_refuses_weights_that_the_run_would_refuse(words: list[str], expected: str, here: Here) -> None:
-    here.small("first", "algorithms=[]", "epochs=1", "schedule.warmup=0ba")
-    (here.folder / "note.txt").write_text("no weights")
-    lines = [here(*verb, "recipe=finetune", *SHAPES, *words, code=2).stderr for verb in (["plan"], [])]
+def test_a_plan_refuses_weights_that_the_run_would_refuse(words: list[str], expected: str, first: Here) -> None:
+    (first.folder / "note.txt").write_text("no weights")
+    lines = [first(*verb, "recipe=finetune", *SHAPES, *words, code=2).stderr for verb in (["plan"], [])]
     assert expected in lines[0]
     assert lines[0] == lines[1]
 
