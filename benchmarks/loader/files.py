@@ -12,7 +12,7 @@ import numpy as np
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.encoder import encode_all
 from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile
-from launcher.data.ffcv.values import FFCVFile
+from launcher.data.loaders.ffcv import FFCVFile
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 

@@ -23,12 +23,8 @@ from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import Problem, UserError
 from launcher.installation import how_to_add
 
-# Each decoder's module and package; `auto` is the first one that is installed.
-DECODERS = {
-    "simplejpeg": ("simplejpeg", "simplejpeg"),
-    "pillow": ("PIL", "pillow"),
-    "ffcv": ("ffcv", "ffcv"),
-}
+# The decoders; `auto` is the first one. This package requires all but FFCV.
+DECODERS = ("simplejpeg", "pillow", "ffcv")
 _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 # Chroma is interpolated from its neighbours, which lie this many pixels beyond a crop.
 CONTEXT = 2
@@ -161,13 +157,10 @@ def installed(name: str) -> Any:
 
     Raises UserError if it is not installed.
     """
-    if name == "auto":
-        return next(one for one, (module, _) in DECODERS.items() if find_spec(module))
-    module, package = DECODERS[name]
-    if not find_spec(module):
-        message = f"{module} is not installed; run {how_to_add(package)}, or set dataloader.decoder=auto"
+    if name == "ffcv" and not find_spec(name):
+        message = f"ffcv is not installed; run {how_to_add(name)}, or set dataloader.decoder=auto"
         raise UserError(Problem(message, "dataloader.decoder", name))
-    return name
+    return DECODERS[0] if name == "auto" else name
 
 
 @cache

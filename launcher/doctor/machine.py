@@ -129,16 +129,13 @@ def judge_decoder(loader: LoaderConfig) -> Finding:
     """Judge the decoder of JPEGs that `dataloader.decoder` selects."""
     if not isinstance(loader, DecodingLoader):
         return ok("decoder", "none needed")
-    others = ", ".join(name for name, (module, _) in DECODERS.items() if find_spec(module))
+    others = ", ".join(name for name in DECODERS if name != "ffcv" or find_spec(name))
     try:
         name = installed(loader.decoder)
     except UserError as error:
         (missing,) = error.problems
         return problem("decoder", loader.decoder, missing.message)
-    observation = f"{name}; installed: {others}"
-    if loader.decoder == "auto" and name != next(iter(DECODERS)):
-        return warning("decoder", observation, f"run {how_to_add('simplejpeg')}, which decodes only the rows of a crop")
-    return ok("decoder", observation)
+    return ok("decoder", f"{name}; installed: {others}")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from launcher.config.yaml_file import read_mapping
 from launcher.console import console
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.values import FFCVFile, FFCVValues
 from launcher.data.index import Images
-from launcher.data.loaders.ffcv import FFCVLoader
+from launcher.data.loaders.ffcv import FFCVFile, FFCVLoader
 from launcher.data.sources.layout import is_no_folder
 from launcher.data.workers import Report
 from launcher.errors import UserError
@@ -83,7 +82,7 @@ def note_on_files(composed: Composed, plan: Plan) -> list[str]:
     cost = cost_on(plan, usable_cores())
     if data := _missing(plan.config):
         return [f"the FFCV files in {data.path('train').parent} are missing, and the run writes them first: {cost}"]
-    if composed.origins.get("dataloader.name") != AUTO or isinstance(plan.config.dataloader, FFCVValues):
+    if composed.origins.get("dataloader.name") != AUTO or isinstance(plan.config.dataloader, FFCVLoader):
         return []
     saved = cost.loading_images - cost.loading_files
     dataset, task = plan.config.dataset, plan.config.task
@@ -101,7 +100,7 @@ def note_on_files(composed: Composed, plan: Plan) -> list[str]:
 
 def gigabytes_first(plan: Plan) -> float:
     """Return the size of the FFCV files that a run reads, and writes first where they are missing; 0 without any."""
-    return cost_on(plan, 1).gigabytes if isinstance(plan.config.dataloader, FFCVValues) else 0.0
+    return cost_on(plan, 1).gigabytes if isinstance(plan.config.dataloader, FFCVLoader) else 0.0
 
 
 def cost_on(plan: Plan, cores: int) -> Cost:
@@ -144,7 +143,7 @@ def _may_be_beside(config: RunConfig) -> bool:
 
 def _missing(config: RunConfig) -> FFCVDataset | None:
     """Return the files of a config if it reads files that are missing, and can be written here."""
-    if not isinstance(config.dataloader, FFCVValues):
+    if not isinstance(config.dataloader, FFCVLoader):
         return None
     data = FFCVDataset.of(config)
     return data if data.are_missing else None

@@ -7,8 +7,8 @@ from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.gpus import Gpu
 from launcher.config.schema import RunConfig
-from launcher.data.ffcv.values import FFCVValues
 from launcher.data.loaders.base import DecodingLoader
+from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.installation import page
 from launcher.plan.plan import Plan
 from launcher.prediction.faster import is_open
@@ -35,7 +35,7 @@ def faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correc
         return []
     before = prediction.estimate.wall.seconds
     faster = [*_FASTER, *_advised(predictor.plan.config)]
-    for words in [faster] if isinstance(loader, FFCVValues) else [_FILES, faster]:
+    for words in [faster] if isinstance(loader, FFCVLoader) else [_FILES, faster]:
         plan = replace(predictor.plan, config=_with(predictor.plan.config, words))
         other = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
         after = other.estimate.wall.seconds

@@ -20,7 +20,6 @@ from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.reader import DecodingPool, choose
 from launcher.data.images import ChangeImage
-from launcher.data.jpeg import with_decoder
 from launcher.data.sampling import Request
 from launcher.errors import UserError
 from tests.forked import python
@@ -136,12 +135,6 @@ def test_importing_ffcv_keeps_torchs_threads(tmp_path: Path) -> None:
     code = "import torch; torch.set_num_threads(3); from launcher.data.jpeg import decoder_of; decoder_of('ffcv'); "
     code += "print(torch.get_num_threads())"
     assert python(code, folder=tmp_path) == "3\n"
-
-
-def test_a_decoder_that_is_not_installed_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: None)
-    with pytest.raises(UserError, match=r"dataloader\.decoder=ffcv: ffcv is not installed; run pip install ffcv"):
-        with_decoder(compose(["dataloader=ffcv", "dataloader.decoder=ffcv"]).config)
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from launcher.data.ffcv.decoder import decode
 from launcher.data.ffcv.encoder import to_jpeg
 from launcher.data.images import Pixels
 from launcher.data.index import Images, Texts
-from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
+from launcher.data.jpeg import DECODERS, decode_part, decoder_of, plain_frame, with_decoder
 from launcher.data.records import Records
 from launcher.errors import UserError
 
 from .conftest import needs_ffcv
 
-INSTALLED = [name for name, (module, _) in DECODERS.items() if find_spec(module)]
+INSTALLED = [name for name in DECODERS if find_spec("PIL" if name == "pillow" else name)]
 EXACT = [name for name in INSTALLED if name != "ffcv"]
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
 
@@ -134,12 +134,11 @@ def test_stored_images_have_the_pixels_of_ffcvs_kernels(size: int) -> None:
 
 
 def test_auto_is_recorded_as_the_installed_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: module != "simplejpeg")
-    assert installed("auto") == "pillow"
     config = with_decoder(compose(["dataloader=ffcv"]).config)
-    assert config.dataloader.decoder == "pillow"  # type: ignore[union-attr]
-    with pytest.raises(UserError, match="run pip install simplejpeg, or set"):
-        with_decoder(compose(["dataloader.decoder=simplejpeg"]).config)
+    assert config.dataloader.decoder == "simplejpeg"  # type: ignore[union-attr]
+    monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: None)
+    with pytest.raises(UserError, match=r"dataloader\.decoder=ffcv: ffcv is not installed; run pip install ffcv"):
+        with_decoder(compose(["dataloader=ffcv", "dataloader.decoder=ffcv"]).config)
 
 
 def test_damaged_jpegs_are_refused_by_every_decoder() -> None:

@@ -10,7 +10,7 @@ from launcher.config.schema import Dataset, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
-from launcher.data.ffcv.values import FFCVFile, FFCVValues
+from launcher.data.loaders.ffcv import FFCVFile, FFCVLoader
 from launcher.data.sources.layout import FFCV, is_no_folder
 from launcher.errors import Problem, UserError
 from launcher.files.disk import is_there
@@ -23,7 +23,7 @@ _SUFFIX = ".beton"
 class FFCVDataset:
     """The FFCV files of a data set; `seed` draws the validation split, as the images are `labelled`."""
 
-    loader: FFCVValues
+    loader: FFCVLoader
     dataset: Dataset
     seed: int
     labelled: str
@@ -34,7 +34,7 @@ class FFCVDataset:
 
         Raises UserError if images are other than 8-bit RGB.
         """
-        assert isinstance(config.dataloader, FFCVValues)
+        assert isinstance(config.dataloader, FFCVLoader)
         if not config.dataset.is_rgb:
             message = f"has 8-bit RGB alone, not {config.dataset.channels} channels of {config.dataset.dtype}"
             raise UserError(Problem(f"{message}; set dataloader=torchvision", "dataloader", "ffcv"))
@@ -47,12 +47,6 @@ class FFCVDataset:
         """
         file = getattr(self.loader, split)
         return Path(file) if file is not None else self._written(split)
-
-    @property
-    def are_given(self) -> bool:
-        """Return whether the config has files that are on this machine, which decide what the images are."""
-        given = [getattr(self.loader, split) for split in SPLITS]
-        return any(file is not None and Path(file).is_file() for file in given)
 
     def open(self, split: str) -> Beton:
         """Open the file of a split.

@@ -11,7 +11,7 @@ from launcher.compute import randomness
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.beton import JPEG, PIXELS
 from launcher.data.ffcv.unfinished import Encoded, Form, UnfinishedFile
-from launcher.data.ffcv.values import FFCVFile
+from launcher.data.loaders.ffcv import FFCVFile
 from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files, Piece
 

@@ -21,9 +21,9 @@ from launcher.data.ffcv.beton import ALLOCATION, ROW, ROWS_START, Beton, Manifes
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.encoder import store_all
 from launcher.data.ffcv.unfinished import UnfinishedFile
-from launcher.data.ffcv.values import FFCVFile
 from launcher.data.identity import fingerprint, fingerprint_of_whole, listed
 from launcher.data.index import Images
+from launcher.data.loaders.ffcv import FFCVFile
 from launcher.data.sources.find import find_splits, images_path
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_threads, in_workers

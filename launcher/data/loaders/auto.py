@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import LoaderConfig
 from launcher.config.fields import STRICT, AnyPath, Count
-from launcher.data.ffcv.values import FFCVFile
+from launcher.data.loaders.ffcv import FFCVFile
 from launcher.errors import UserError
 
 if TYPE_CHECKING:

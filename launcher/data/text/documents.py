@@ -67,7 +67,7 @@ def text_files(dataset: Dataset, *, whole: bool = False) -> tuple[list[TextFile]
         message = "no such file or folder; set a file or folder of text, or a folder of tokens"
         raise UserError(Problem(message, "dataset.path", dataset.path))
     if root.is_file() and not root.name.lower().endswith(_ANY):
-        raise problem(str(root), f"has no extension of text ({' '.join(_ANY)}); rename it, or {_TO_JSONL}")
+        raise problem(root, f"has no extension of text ({' '.join(_ANY)}); rename it, or {_TO_JSONL}")
     files = [root] if root.is_file() else [*_below(root, text, drops)]
     words = {file: None if text else split_of(file, root) for file in files}
     splits = _splits(words, str(root), whole=whole, draws=dataset.val_split is not None)
@@ -160,7 +160,7 @@ def _check_text(piece: bytes, place: int, path: Path) -> None:
         wrong = error.start
     if wrong >= 0:
         reason = f"is no text in UTF-8 at byte {place + wrong:,} ({piece[wrong : wrong + 4]!r})"
-        raise problem(str(path), f"{reason}; save it as UTF-8, or remove it")
+        raise problem(path, f"{reason}; save it as UTF-8, or remove it")
 
 
 def _of_lines(lines: Iterable[bytes], path: Path, column: str | None) -> Iterator[bytes]:
@@ -172,11 +172,9 @@ def _of_lines(lines: Iterable[bytes], path: Path, column: str | None) -> Iterato
             # note: of bytes, json guesses UTF-16 and passes surrogates
             row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except ValueError as error:
-            message = f"line {number:,} is no JSON with a text ({error}); repair or remove it"
-            raise problem(str(path), message) from None
+            raise _wrong(path, f"line {number:,} is no JSON with a text ({error})") from None
         if not isinstance(row, dict | str):
-            message = f"line {number:,} is no JSON with a text (it is {line[:60]!r}); repair or remove it"
-            raise problem(str(path), message)
+            raise _wrong(path, f"line {number:,} is no JSON with a text (it is {line[:60]!r})")
         if isinstance(row, dict):
             column = _named(row, column, path)
         yield _utf8(row if isinstance(row, str) else row[column], f"line {number:,}", path)
@@ -185,12 +183,16 @@ def _of_lines(lines: Iterable[bytes], path: Path, column: str | None) -> Iterato
 def _utf8(value: object, place: str, path: Path) -> bytes:
     """Encode a text; a null is a document without text. Raises UserError for anything else."""
     if not isinstance(value, str | None):
-        raise problem(str(path), f"{place} is no text (it has {value!s:.60}); repair or remove it")
+        raise _wrong(path, f"{place} is no text (it has {value!s:.60})")
     try:
         return (value or "").encode()
     except UnicodeEncodeError as error:
-        message = f"{place} has half of a character, {error.object[error.start]!a}, which UTF-8 cannot store"
-        raise problem(str(path), f"{message}; repair or remove it") from None
+        half = f"half of a character, {error.object[error.start]!a}, which UTF-8 cannot store"
+        raise _wrong(path, f"{place} has {half}") from None
+
+
+def _wrong(path: Path, what: str) -> UserError:
+    return problem(path, f"{what}; repair or remove it")
 
 
 def _named(names: Collection[str], column: str | None, path: Path) -> str:
@@ -198,7 +200,7 @@ def _named(names: Collection[str], column: str | None, path: Path) -> str:
     if not fitting:
         wanted = f"column {column}" if column else "column text or content"
         has = f"{count_of(len(names), 'column')}: {', '.join(names)}"
-        raise problem(str(path), f"has no {wanted} but {has}; set dataset.columns.text")
+        raise problem(path, f"has no {wanted} but {has}; set dataset.columns.text")
     if len(fitting) > 1:
-        raise problem(str(path), f"has the columns {' and '.join(fitting)}; set dataset.columns.text to one of them")
+        raise problem(path, f"has the columns {' and '.join(fitting)}; set dataset.columns.text to one of them")
     return fitting[0]
