@@ -45,7 +45,7 @@ VERBS = {
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
-    "export": "write a run's weights, with a module that rebuilds the network anywhere",
+    "export": "write a run's weights with their model card, or an ONNX program",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
