@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.prediction.total import total  # note: NumPy and the prices of machines
 
     is_spot, files = isinstance(values, sky.Sky) and values.spot, gigabytes_first(prepared.plan)
-    job = replace(job, total=total(prepared.plan, is_spot=is_spot), files=files)
+    job = replace(job, total=total([prepared.plan], is_spot=is_spot), files=files)
     text = render(job, values)
     note = kubernetes.note_on_image(values.image) if isinstance(values, kubernetes.Kubernetes) else None
     if arguments.run:

@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from launcher.config.gpus import gpus
+from launcher.config.gpus import gpus, unsupported
 from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.measure.estimate import Span
 from launcher.plan import counted
 from launcher.plan.plan import Plan
-from launcher.prediction.prediction import Prediction
+from launcher.prediction.machines import gpu_of
+from launcher.prediction.prediction import Prediction, Predictor
+from launcher.prediction.profiles import Profile, correction
 from launcher.prediction.rates import efficiencies
 from launcher.results.curve_math import pareto_front
 
@@ -36,11 +38,22 @@ class Offer:
     fitting: int | None = None
 
 
-def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
+def offers_of(predictor: Predictor, machine: Hardware, profiles: Sequence[Profile]) -> list[Offer]:
+    """Return the offers of a machine for a run, corrected by measured steps.
+
+    Raises UserError if the machine has no GPU of conf/gpus.yaml.
+    """
+    plan, gpu = predictor.plan, gpu_of(machine)
+    corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+    return offers(plan, predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from))
+
+
+def offers(plan: Plan, prediction: Prediction) -> list[Offer]:
     """Return the offer on demand, and as a spot machine if it has a spot price."""
     machine, wall, nodes = prediction.machine, _limited(plan, prediction), plan.config.launch.nnodes
     price = machine.price_per_hour
     cost = None if price is None else _times(wall, nodes * price / 3600)
+    problem = unsupported(machine.gpu) or network_problem(plan.config, machine) or memory_problem(plan, prediction)
     fitting = fitting_batch(plan, prediction)
     offers = [Offer(machine, nodes, False, wall, cost, prediction, problem, fitting=fitting)]
     if machine.spot_per_hour is not None:

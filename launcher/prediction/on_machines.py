@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.config.compose import Composed
-from launcher.config.gpus import unsupported
 from launcher.config.hardware import Hardware
 from launcher.config.layers import COMMAND_LINE
 from launcher.counts import count_of
@@ -14,10 +13,9 @@ from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
 from launcher.launch.prepare import prepare
 from launcher.prediction.machines import gpu_of
-from launcher.prediction.offers import Offer, memory_problem, network_problem, offers, with_front
+from launcher.prediction.offers import Offer, offers_of, with_front
 from launcher.prediction.prediction import Predictor
-from launcher.prediction.profiles import correction, read_profiles
-from launcher.prediction.rates import efficiencies
+from launcher.prediction.profiles import read_profiles
 from launcher.prediction.remedies import checkpoints, chosen_steps, faster_loader
 
 
@@ -36,7 +34,8 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware], seen: Inspection |
     candidates: list[Offer] = []
     remedies: list[str] = []
     for machine in chosen:
-        gpu, count = gpu_of(machine), machine.gpus or 1
+        gpu_of(machine)  # note: refuses one without a known GPU before its steps are counted
+        count = machine.gpus or 1
         if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
             key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
             message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
@@ -49,12 +48,9 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware], seen: Inspection |
             predictors[count] = Predictor(prepared.plan)
             notes = [*notes, *(note for note in prepared.notes if note not in notes)]
         predictor = predictors[count]
-        plan = predictor.plan
-        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
-        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
-        problem = unsupported(machine.gpu) or network_problem(plan.config, machine) or memory_problem(plan, prediction)
-        candidates += offers(plan, prediction, problem)
+        candidates += (here := offers_of(predictor, machine, profiles))
         if len(chosen) == 1:
-            remedies += faster_loader(predictor, prediction, gpu, corrected.factor)
+            plan, prediction = predictor.plan, here[0].prediction
+            remedies += faster_loader(predictor, prediction)
             notes = [*notes, *chosen_steps(plan, prediction), *checkpoints(plan, prediction)]
     return Offered(with_front(candidates), notes, remedies)

@@ -50,7 +50,8 @@ def main_bound(phases: Sequence[Phase]) -> str:
 class Prediction:
     """A run on a machine: its times with their range, and the memory that a GPU needs.
 
-    `made_from` is the source of the efficiencies; `steps` is how they are computed, such as `compiled`.
+    `made_from` is the source of the efficiencies; `steps` is how they are computed, such as `compiled`; `correction`
+    multiplies their seconds.
     """
 
     machine: Hardware
@@ -60,6 +61,7 @@ class Prediction:
     fits: bool
     made_from: str
     steps: str = "eager"
+    correction: float = 1.0
 
     @property
     def steps_seconds(self) -> float:
@@ -96,7 +98,7 @@ class Predictor:
         fits = peak <= values["assumed"]["memory"] * gpu.memory
         phases = model.phases()
         estimate = model.estimate(main_bound(phases))
-        return Prediction(machine, estimate, phases, peak, fits, made_from, described(config))
+        return Prediction(machine, estimate, phases, peak, fits, made_from, described(config), correction)
 
     def fastest(self, machine: Hardware, gpu: Gpu, values: Mapping[str, Any], correction: float = 1.0) -> RunConfig:
         """Return the config with the steps that are predicted to be the fastest, of those that `auto` allows."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
-from launcher.config.gpus import Gpu
 from launcher.config.schema import RunConfig
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.installation import page
 from launcher.plan.plan import Plan
 from launcher.prediction.faster import is_open
+from launcher.prediction.machines import gpu_of
 from launcher.prediction.offers import best_interval, between_checkpoints
 from launcher.prediction.prediction import Prediction, Predictor
 from launcher.records.progress import duration
@@ -26,7 +26,7 @@ _OF_VALUES = 2  # points in algorithms.NAME.KEY=VALUE
 _WORTH = 1.05
 
 
-def faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+def faster_loader(predictor: Predictor, prediction: Prediction) -> list[str]:
     """Return a note on what files or their values would change, if the loader is the bottleneck at some image sizes."""
     seconds = [(phase.steps * phase.seconds, phase.bound == "loader") for phase in prediction.phases]
     waits = sum(one for one, is_loader in seconds if is_loader) / sum(one for one, _ in seconds)
@@ -37,7 +37,8 @@ def faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correc
     faster = [*_FASTER, *_advised(predictor.plan.config)]
     for words in [faster] if isinstance(loader, FFCVLoader) else [_FILES, faster]:
         plan = replace(predictor.plan, config=_with(predictor.plan.config, words))
-        other = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
+        machine, correction = prediction.machine, prediction.correction
+        other = Predictor(plan, predictor.counted).on(machine, gpu_of(machine), correction=correction)
         after = other.estimate.wall.seconds
         if before / after >= _WORTH:
             break

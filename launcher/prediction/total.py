@@ -1,4 +1,4 @@
-"""The predicted time and cost of a run, or of several, in one line."""
+"""The predicted time and cost of runs, in one line."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,20 +6,13 @@ from pathlib import Path
 from launcher.config.gpus import gpus
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
-from launcher.prediction.machines import gpu_of
-from launcher.prediction.offers import Offer, memory_problem, network_problem, offers
+from launcher.prediction.offers import Offer, network_problem, offers_of
 from launcher.prediction.prediction import Predictor
-from launcher.prediction.profiles import correction, read_profiles
-from launcher.prediction.rates import efficiencies
+from launcher.prediction.profiles import read_profiles
 from launcher.records.progress import duration
 
 
-def total(plan: Plan, *, is_spot: bool) -> str | None:
-    """Return a run's time and cost on its machine, on demand or spot, with their ranges; None where `total_of` has."""
-    return total_of([plan], is_spot=is_spot)
-
-
-def total_of(plans: Sequence[Plan], *, is_spot: bool = False) -> str | None:
+def total(plans: Sequence[Plan], *, is_spot: bool = False) -> str | None:
     """Return the sums of the time and cost of runs that start on the same machine, with the sums of their ranges.
 
     None where one cannot be predicted: on a part of a machine, an unknown network or an unknown GPU.
@@ -48,13 +41,8 @@ def _offer(plan: Plan, *, is_spot: bool) -> Offer | None:
     if machine.gpu not in gpus() or not is_whole or network_problem(config, machine):
         return None
     try:
-        profiles, _ = read_profiles(Path(config.runs))
-        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
-        prediction = Predictor(plan).on(
-            machine, gpu_of(machine), correction=corrected.factor, made_from=corrected.made_from
-        )
+        several = {one.spot: one for one in offers_of(Predictor(plan), machine, read_profiles(Path(config.runs))[0])}
     except Exception:  # note: a network of the user's that cannot be traced must not stop a job
         return None
-    several = {one.spot: one for one in offers(plan, prediction, memory_problem(plan, prediction))}
     offer = several.get(is_spot, several[False])
     return None if offer.problem else offer

@@ -14,7 +14,7 @@ from launcher.console import console, verbatim
 from launcher.errors import Problem, Problems, UserError
 from launcher.files import atomic
 from launcher.launch.prepare import Prepared
-from launcher.prediction.total import total_of
+from launcher.prediction.total import total
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, Job, make_job, read_values
 from launcher_lab.cli.grid import Cell
@@ -62,8 +62,8 @@ def submit_array(
     missing, arrays = _missing(cells, jobs, outcomes)
     name, follow = commands[0][0], list[str]()
     if missing:
-        total = total_of([prepared[number - 1].plan for number in missing])
-        first = replace(next(iter(missing.values())), total=total)
+        in_all = total([prepared[number - 1].plan for number in missing])
+        first = replace(next(iter(missing.values())), total=in_all)
         array = _sbatch(slurm.render_array(name, {**missing, min(missing): first}, values))
         for number in missing:
             file = _file(cells[number - 1])
@@ -71,7 +71,7 @@ def submit_array(
             atomic.write_text(file, f"{array}_{number}\n")
             outcomes[cells[number - 1].folder] = "submitted"
         after = _sbatch(slurm.render_after(replace(first, name=name), [array, *arrays], commands, values))
-        follow = [*([total] if total else []), f"the result, after all runs: tail -F {name}-{after}.log"]
+        follow = [*([in_all] if in_all else []), f"the result, after all runs: tail -F {name}-{after}.log"]
     out = console()
     for number, cell in enumerate(cells, 1):
         task = f" as job {_task(cell)}" if outcomes[cell.folder] in ("submitted", _QUEUED) else ": skipped"

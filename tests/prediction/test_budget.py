@@ -50,7 +50,7 @@ def offers_of_lengths(**changes: Any) -> list[Offer]:
     """Return offers that take 60 s and 2 USD an epoch, with a tenth more or less."""
     machine = machines()["lambda_8x_h100"]
     plan = plan_for(compose(["recipe=mild", "dataset=imagenet"]).config, 8)
-    (offer, *_) = offers(plan, Predictor(plan, made_up(plan)).on(machine, gpu_of(machine)), "")
+    (offer, *_) = offers(plan, Predictor(plan, made_up(plan)).on(machine, gpu_of(machine)))
     spans = [[Span(each * one.epochs * f, 0, 0).seconds for f in (1, 0.9, 1.1)] for one in LENGTHS for each in (60, 2)]
     walls, costs = [Span(*span) for span in spans[::2]], [Span(*span) for span in spans[1::2]]
     pairs = zip(walls, costs, strict=True)

@@ -159,7 +159,7 @@ def simulated(hours: float, save: float, interval: float, runs: int) -> float:
 
 @pytest.mark.parametrize(("save", "interval"), [(5, 300), (5, 3600), (60, 900), (60, 7200)])
 def test_the_time_of_a_spot_machine_is_that_of_simulated_preemptions(save: float, interval: float) -> None:
-    _, spot = offers(*spot_run(24, save, interval), "")
+    _, spot = offers(*spot_run(24, save, interval))
     assert spot.wall.seconds == pytest.approx(simulated(24, save, interval, 3000), rel=0.015)
 
 

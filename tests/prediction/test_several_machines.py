@@ -47,7 +47,7 @@ def test_each_spot_machine_has_its_price_and_its_preemptions(nodes: int) -> None
     config = compose(["recipe=mild", "dataset=imagenet", f"launch.nnodes={nodes}"]).config
     plan = plan_for(config, 8 * nodes)
     prediction = Predictor(plan, made_up(plan)).on(machine, gpu_of(machine))
-    on_demand, spot = offers(plan, prediction, "")
+    on_demand, spot = offers(plan, prediction)
     lost = 60 * assumed["minutes_until_restart"] + between_checkpoints(plan, prediction) / 2
     more = nodes * assumed["interruptions_an_hour"] * lost / 3600
     assert spot.wall.seconds == pytest.approx((1 + more) * on_demand.wall.seconds)
