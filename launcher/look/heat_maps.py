@@ -16,12 +16,11 @@ from torch.nn import functional as F
 from launcher.config.resolved import with_views
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion, Judged
-from launcher.training.evaluation import evaluate, outside_steps
-from launcher.weights.trained_model import TrainedModel, images_of, load_checkpoint, trained_model
+from launcher.training.evaluation import outside_steps
+from launcher.weights.trained_model import TrainedModel, evaluate_run
 
 # Of the colours in an image below them.
 _OPACITY = 0.5
@@ -38,15 +37,9 @@ def errors_page(folder: RunFolder, config: RunConfig, device: str, *, best: bool
     Raises UserError if the run has no checkpoint, its images are missing, or its network has no such layer. Raises
     MachineError if the GPU cannot be used.
     """
-    state = load_checkpoint(folder, best=best)
     # note: a map is of one view
-    plan = plan_for(with_views(config, "centre"), 1)
-    model = trained_model(plan, state, device)
-    details = Explained(model)
-    with images_of(plan, state, folder, None, model.device) as (loader, _, _):
-        autocast = model.precision.autocast
-        evaluate(model.network, model.task, loader, autocast, model.device, observers=[details.add])
-        return details.sections(loader)
+    config = with_views(config, "centre")
+    return evaluate_run(folder, config, device, best=best, with_gallery=True, details_of=Explained).gallery
 
 
 class Explained(Confusion):

@@ -1,6 +1,6 @@
 """A trained model: the network of a run or an export, its model card, its predictions and its evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,24 +205,25 @@ class CheckpointResult:
 
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
-    with_gallery: bool = False, top: int | None = None, only_present: bool = False,
+    with_gallery: bool = False, details_of: Callable[[TrainedModel], Details] | None = None, top: int | None = None,
+    only_present: bool = False,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
-    config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
-    only_present: predict only classes that one of the images has.
+    config: the run's, with the changes that an evaluation allows. details_of: instead of those of the task. top: the
+    most classes of each image, to keep them. only_present: predict only classes that one of the images has.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
     state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
     model = trained_model(plan, state, device)
-    with images_of(plan, state, folder, other, model.device) as (loader, notes, unreadable):
+    with _images_of(plan, state, folder, other, model.device) as (loader, notes, unreadable):
         if only_present:
             model, note = _among(model, config, loader.reader.labels)
             notes = [*notes, note]
         names = model.card["classes"]
-        details = model.task.details(names, with_images=with_gallery)
+        details = details_of(model) if details_of else model.task.details(names, with_images=with_gallery)
         images = ImageRows(model.task, names, top) if top is not None else None
         observers = [details.add, *([images.add] if images else [])]
         autocast, device_of = model.precision.autocast, model.device
@@ -244,7 +245,7 @@ def _among(model: TrainedModel, config: RunConfig, labels: np.ndarray) -> tuple[
 
 
 @contextmanager
-def images_of(
+def _images_of(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: str | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str], Mapping[str, str]]]:
     """Yield the run's validation images or others, notes on their classes, and unreadable images with reasons."""
