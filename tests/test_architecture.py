@@ -31,10 +31,7 @@ TORCH_FREE = (
     *("measure/estimate.py", "measure/diagnosis.py", "rank/signs.py", "weights/card.py", "publish/run_page.py"),
     *("files", "compute", "console.py", "errors.py", "plugins.py", "later.py", "paths.py"),
     *("launcher_lab/cli", "launcher_lab/study"),
-    *(
-        f"prediction/{name}.py"
-        for name in ("step_counts", "prediction", "profiles", "offers", "machines", "faster", "rates", "start")
-    ),
+    *(f"prediction/{name}.py" for name in ("prediction", "profiles", "offers", "machines", "faster", "rates", "start")),
 )
 
 

@@ -121,7 +121,7 @@ def _memory(prepared: Prepared, report: Report) -> dict[str, int | None]:
     host = host_need(plan, prepared.devices) if is_here else None
     step = total = None
     if prepared.devices.kind == "cuda":
-        from launcher.prediction.step_counts import counted_steps  # note: only for GPUs
+        from launcher.prediction.prediction import counted_steps  # note: only for GPUs
 
         report(f"counting a step of {plan.config.model.architecture}", 0, 1)
         # note: a network of the user's that cannot be traced must not stop a plan

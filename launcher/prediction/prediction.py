@@ -18,14 +18,14 @@ from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.data.loaders.features import FeatureLoader
 from launcher.errors import Problem, UserError
+from launcher.files.cache import cached
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
-from launcher.plan.counted import CountedStep
+from launcher.plan.counted import CACHE, CountedStep, computed, traced_samples
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 from launcher.prediction.faster import described, fastest
 from launcher.prediction.machines import loading_rate
 from launcher.prediction.rates import Parts, Rates, efficiencies
-from launcher.prediction.step_counts import counted_steps
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,17 @@ class Prediction:
     def steps_seconds(self) -> float:
         """Seconds of all steps with their loading, as published minutes count them."""
         return sum(phase.steps * phase.seconds for phase in self.phases)
+
+
+def counted_steps(plan: Plan) -> list[CountedStep]:
+    """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
+
+    def trace() -> list[CountedStep]:
+        from launcher.prediction.step_trace import trace_steps  # note: imports torch, and takes seconds
+
+        return trace_steps(plan, traced_samples(plan))
+
+    return cached(CACHE, computed(plan), list[CountedStep], trace)
 
 
 class Predictor:

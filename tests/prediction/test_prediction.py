@@ -15,9 +15,8 @@ from launcher.plan.counted import CountedStep, Work, computed
 from launcher.plan.plan import Plan, plan_for
 from launcher.prediction import step_trace
 from launcher.prediction.machines import decoding_threads, loading_rate, thread_rate
-from launcher.prediction.prediction import Predictor
+from launcher.prediction.prediction import Predictor, counted_steps
 from launcher.prediction.rates import Parts, Rates, efficiencies
-from launcher.prediction.step_counts import counted_steps
 from launcher.prediction.step_trace import _peak
 from launcher.prediction.trace import Call
 from tests.counted_steps import made_up
