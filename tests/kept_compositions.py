@@ -17,6 +17,7 @@ from launcher import paths
 from launcher.config import hydra_files
 from launcher.config.hydra_files import Primary
 from launcher.config.layers import get, leaves, put
+from launcher.config.schema import SWITCHED
 from launcher.files import atomic
 
 _ROOT = Path(__file__).parents[1]
@@ -30,8 +31,10 @@ def keep() -> None:
 
 def composed(primary: Primary) -> dict[str, Any]:
     """Compose, or return what was composed of equal files; plain values are set in what was composed without them."""
-    defaults = {key: value for key, value in primary.values.items() if key == "defaults"}
-    own = {key: value for key, value in primary.values.items() if key != "defaults"}
+    # note: a group of several options is an empty mapping unless some are typed
+    defaults: dict[str, Any] = {group: {} for group in SWITCHED if group in primary.values}
+    defaults["defaults"] = primary.values["defaults"]
+    own = {key: value for key, value in primary.values.items() if value != {} and key != "defaults"}
     values = _of_files(replace(primary, values=defaults)) if all(map(_is_plain, dict(leaves(own)).values())) else None
     for key, value in leaves(own) if values is not None else ():
         if isinstance(get(values, key, own), Mapping):

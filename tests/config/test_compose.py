@@ -4,6 +4,7 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from tests import kept_compositions
 
 
 def problems(*words: str) -> list[str]:
@@ -19,6 +20,12 @@ def test_precedence_defaults_recipe_command_line() -> None:
     assert composed.origins["optimizer.weight_decay"] == "command line"
     assert composed.origins["epochs"] == "recipe mild"
     assert composed.origins["deterministic"] == "defaults"
+
+
+def test_tests_compose_once_for_all_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    compose(["recipe=mild"])
+    monkeypatch.setattr(kept_compositions, "_composed", lambda primary: pytest.fail("composed again"))
+    compose(["recipe=mild", "epochs=7", "image.scale=[0.1,0.9]", "algorithms.ema.update_interval=3ba"])
 
 
 def test_the_order_of_words_does_not_matter_for_recipe_and_groups() -> None:
