@@ -128,7 +128,6 @@ from launcher.data.sources.formats import Listing
 from launcher.data.sources.shards import ArchiveFormat
 from launcher.later import F, nn, torch
 from launcher.optimizers.base import MaskedOptimizer
-from launcher.config.choices import OptimizerConfig
 from launcher.tasks.classification import Classification, ClassificationConfig
 
 
@@ -143,11 +142,9 @@ class Tiny(ModelConfig):
 
 
 @dataclass(frozen=True, config=STRICT)
-class PlainConfig(OptimizerConfig):
+class Plain(MaskedOptimizer):
     name: Literal["plain"]
 
-
-class Plain(MaskedOptimizer[PlainConfig]):
     def _update(self, parameters, gradients, group):
         averages = self._state(parameters, "average")
         self._average(averages, gradients, 0.1)

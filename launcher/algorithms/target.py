@@ -46,7 +46,7 @@ class TransformTarget(Called, Algorithm, change_image=50, change_batch=-50, acts
     order: int | None
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         return {"at": "change_image", "order": None}
 
     def place(self, point: str) -> int | None:

@@ -50,7 +50,7 @@ class Called:
     made_by: ClassVar[tuple[Any, ...]] = ()
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         """Return values that an option need not have."""
         return {}
 
@@ -224,7 +224,7 @@ def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> 
         hints = get_type_hints(called.__init__ if inspect.isclass(called) else called)
     inherited = get_type_hints(base, include_extras=True)
     of_group = {one.name for one in fields(base)}
-    defaults: dict[str, Any] = base.defaults(name)
+    defaults: dict[str, Any] = base.unset(name)
     own: dict[str, Any] = {KEY: Literal[target]} | ({"name": Literal[name]} if "name" in of_group else {})
     passed = []
     for parameter in _parameters(called, base):

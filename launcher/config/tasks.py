@@ -222,7 +222,7 @@ class OwnMetric(Called):
     better: Literal["higher", "lower"]
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         return {"better": "higher"}
 
 

@@ -53,7 +53,7 @@ class LossTargetConfig(LossOfNumbers):
     probabilities: Literal["softmax", "sigmoid"] | None
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         return {"probabilities": None}
 
     @property

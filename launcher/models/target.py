@@ -25,7 +25,7 @@ class ModelTargetConfig(Called, ModelConfig):
     filled = ("num_classes",)
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         return {"architecture": name, "weights": None, "weights_sha256": None, "checkpointing": "off"}
 
     def keywords(self, channels: int = 3) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from launcher.config.choices import Beta, OptimizerConfig
+from launcher.config.choices import Beta
 from launcher.config.fields import STRICT, Positive
 from launcher.later import torch
 from launcher.optimizers.base import MaskedOptimizer, Rate
@@ -17,19 +17,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class AdamConfig(OptimizerConfig):
+class Adam(MaskedOptimizer):
+    """Has Adam's settings and moments, and takes AdamW's step; subclasses override the step."""
+
     beta1: Beta
     beta2: Beta
     epsilon: Positive
 
-
-Values = TypeVar("Values", bound=AdamConfig)
-
-
-class Adam(MaskedOptimizer[Values]):
-    """Has Adam's settings and moments, and takes AdamW's step; subclasses override the step."""
-
-    _clip: Tensor | None = None
+    def set_up(self, groups: list[dict[str, Any]], lr: float) -> None:
+        super().set_up(groups, lr)
+        self._clip: Tensor | None = None
 
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._state(parameters, "exp_avg"), self._state(parameters, "exp_avg_sq")
@@ -54,9 +51,9 @@ class Adam(MaskedOptimizer[Values]):
             [steps] * len(targets),
             lr=lr,
             beta1=beta1,
-            beta2=self.values.beta2,
+            beta2=self.beta2,
             weight_decay=weight_decay,
-            eps=self.values.epsilon,
+            eps=self.epsilon,
             amsgrad=False,
             maximize=False,
             grad_scale=self._clip,
@@ -66,7 +63,7 @@ class Adam(MaskedOptimizer[Values]):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         """Take AdamW's step as torch.optim computes it."""
         steps = self._count(group, parameters[0].device)
-        settings = {"lr": group["lr"], "beta1": self.values.beta1, "weight_decay": group["weight_decay"]}
+        settings = {"lr": group["lr"], "beta1": self.beta1, "weight_decay": group["weight_decay"]}
         self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
 
     def _direction(
@@ -90,13 +87,13 @@ class Adam(MaskedOptimizer[Values]):
         self, parameters: list[Tensor], gradients: list[Tensor], steps: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Update the moments; return NAdamW's averages, without bias correction, and its direction without decay."""
-        beta1, beta2 = self.values.beta1, self.values.beta2
+        beta1, beta2 = self.beta1, self.beta2
         averages, squares = self._moments(parameters)
         # note: a learning rate of 0 only updates the moments
         self._adamw(parameters, gradients, (averages, squares), steps, lr=0.0, beta1=beta1)
         scales = torch._foreach_sqrt(squares)
         torch._foreach_div_(scales, (1 - beta2**steps).sqrt())
-        torch._foreach_add_(scales, self.values.epsilon)
+        torch._foreach_add_(scales, self.epsilon)
         torch._foreach_mul_(scales, 1 - beta1**steps)
         ahead = list(torch._foreach_lerp(averages, gradients, 1 - beta1))
         return ahead, list(torch._foreach_div(ahead, scales))

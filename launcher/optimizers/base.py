@@ -10,10 +10,13 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Union
+
+from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import OptimizerConfig
-from launcher.config.options import code_of
+from launcher.config.fields import STRICT
+from launcher.errors import UserError
 from launcher.later import nn, no_grad, torch
 from launcher.models.parameters import KERNELS, layer_depths, owned_parameters, parameter_kinds, parameters_of_head
 from launcher.plugins import Complete
@@ -28,29 +31,41 @@ else:
 
 
 Rate = Union[float, "Tensor"]
-Values = TypeVar("Values", bound=OptimizerConfig)
 
 
-class MaskedOptimizer(Complete, ABC, Optimizer, Generic[Values]):
+@dataclass(frozen=True, config=STRICT)
+class MaskedOptimizer(Complete, OptimizerConfig, ABC, Optimizer):
     """An optimizer whose step changes no bit of weights and state if `found_inf`, float32 [] on the device, is 1.
 
-    groups: parameters with their `weight_decay`. lr: the peak of the schedule at first; a number, or float32 [] on the
-    device. step_number, rate: the number of the current step in the run, and its learning rate on the host, if known.
+    A config has its values; `of` gives the torch optimizer of parameters. step_number, rate: the number of the current
+    step in the run, and its learning rate on the host, if known.
     """
 
     # Whether a CUDA graph can capture a step: state stays at its address, and the host decides nothing.
-    capturable: bool = True
+    can_be_captured = True
     # Whether only `before_gradients` updates the running statistics of batch norm.
     updates_statistics: ClassVar[bool] = False
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Return one on torch's `Optimizer`; raise UserError if the class lacks a method."""
-        kind: type[Self] = _on_torch(cls)
-        return super().__new__(kind)
+    def __class_getitem__(cls, values: Any) -> Any:
+        """Raise UserError, as an optimizer has no second class of values, which earlier versions had."""
+        name = values.__name__.removesuffix("Config")
+        one = f"class {name}(MaskedOptimizer), with its fields, used as self.NAME"
+        raise UserError(f"{values.__name__} and {name} are one class now: write {one}")
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, values: Values):
-        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-        self.values = values
+    def of(self, groups: list[dict[str, Any]], lr: float) -> Self:
+        """Return the optimizer of groups of parameters with their `weight_decay`, with state of its own.
+
+        lr: the peak of the schedule at first; a number, or float32 [] on the device.
+        """
+        kind: type[Self] = _on_torch(type(self))
+        one = kind.__new__(kind)
+        vars(one).update(vars(self))
+        one.set_up(groups, lr)
+        return one
+
+    def set_up(self, groups: list[dict[str, Any]], lr: float) -> None:
+        """Make the state before the first step."""
+        torch.optim.Optimizer.__init__(self, groups, {"lr": lr, "weight_decay": 0.0})
         self.found_inf: Tensor | None = None
         self.step_number = 0
         self.rate: float | None = None
@@ -169,10 +184,14 @@ def unstacked(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:
-    """Build the config's optimizer for all parameters of the model; `lr` is the peak of the schedule."""
-    kind: type[MaskedOptimizer[Any]] = code_of(type(config))
-    return kind(_parameter_groups(model, config, kind.separate_parameters(model)), lr, config)
+def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer:
+    """Build the config's optimizer for all parameters of the model; `lr` is the peak of the schedule.
+
+    Raises UserError if its class has values alone.
+    """
+    if not isinstance(config, MaskedOptimizer):
+        raise UserError(f"{type(config).__name__} has no steps; write its class on MaskedOptimizer")
+    return config.of(_parameter_groups(model, config, config.separate_parameters(model)), lr)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:

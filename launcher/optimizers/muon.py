@@ -10,7 +10,7 @@ from launcher.config.choices import Beta
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch
 from launcher.models.parameters import parameter_kinds
-from launcher.optimizers.adam import Adam, AdamConfig
+from launcher.optimizers.adam import Adam
 from launcher.optimizers.base import by_shape, unstacked
 
 if TYPE_CHECKING:
@@ -21,16 +21,7 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 @dataclass(frozen=True, config=STRICT)
-class MuonConfig(AdamConfig):
-    """Muon's momentum and iterations for matrices and convolutions; the betas are AdamW's, for the others."""
-
-    name: Literal["muon"]
-    momentum: Beta
-    nesterov: bool
-    iterations: Count
-
-
-class Muon(Adam[MuonConfig]):
+class Muon(Adam):
     """Muon (Jordan et al. 2024) for kernels except the head's and depthwise ones, AdamW for all other parameters.
 
     With gradient g, momentum m, weight decay c, and weights as matrices of the first dimension by all others:
@@ -40,7 +31,14 @@ class Muon(Adam[MuonConfig]):
         w = w - lr * (0.2 * sqrt(max(rows, columns)) * u + c * w)
 
     The factor makes steps as large as AdamW's (Liu et al. 2025, Muon is Scalable), so that both use the same lr.
+
+    The betas are AdamW's, for the others.
     """
+
+    name: Literal["muon"]
+    momentum: Beta
+    nesterov: bool
+    iterations: Count
 
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
@@ -50,16 +48,16 @@ class Muon(Adam[MuonConfig]):
         return [name for name, kind in kinds.items() if kind in ("matrix", "convolution") and shapes[name][1] > 1]
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        values, lr, decay = self.values, group["lr"], group["weight_decay"]
+        lr, decay = group["lr"], group["weight_decay"]
         if not group["separate"]:
             super()._update(parameters, gradients, group)
             return
         for kernels, kernel_gradients in by_shape(parameters, gradients):
             averages = self._state(kernels, "momentum_buffer")
-            self._average(averages, kernel_gradients, 1 - values.momentum)
-            momentum = torch._foreach_lerp(kernel_gradients, averages, values.momentum) if values.nesterov else averages
+            self._average(averages, kernel_gradients, 1 - self.momentum)
+            momentum = torch._foreach_lerp(kernel_gradients, averages, self.momentum) if self.nesterov else averages
             stacked = torch.stack([kernel.flatten(1) for kernel in momentum])
-            steps = 0.2 * max(stacked.shape[1:]) ** 0.5 * newton_schulz(stacked, values.iterations)
+            steps = 0.2 * max(stacked.shape[1:]) ** 0.5 * newton_schulz(stacked, self.iterations)
             self._subtract(kernels, unstacked(steps.to(stacked.dtype), kernels), lr, decay)
 
 

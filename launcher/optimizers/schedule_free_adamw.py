@@ -11,25 +11,40 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count, NotNegative
 from launcher.later import nn, no_grad, torch
-from launcher.optimizers.adam import Adam, AdamConfig
+from launcher.optimizers.adam import Adam
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScheduleFreeAdamWConfig(AdamConfig):
-    """Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
+class ScheduleFreeAdamW(Adam):
+    """AdamW without a schedule, as the authors' library computes it.
+
+    The model's weights are y, with gradients g; the state has z, and x, the average of z, follows from y and z:
+
+        y = beta1 * x + (1 - beta1) * z
+        z = z - lr * (g / (sqrt(v / (1 - beta2^k)) + eps) + c * y)        (v: Adam's, c: weight decay)
+        x = (1 - p) * x + p * z           p = q / (sum of all q),  q = k^step_power * (highest lr so far)^lr_power
+
+    With `bias_correction` learning_rate, as the authors' submission to AlgoPerf computes it, z is instead
+
+        z = z - lr * sqrt(1 - beta2^k) * (g / (sqrt(v) + eps) + c * y)
+
+    Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
 
     `bias_correction` divides the second moment by 1 - beta2^k, as the authors' library does, or multiplies the learning
     rate, also for weight decay, by its root, as their submission to AlgoPerf does.
     Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
     """
 
+    # note: each step allocates its averaging weight, and some run additional forward passes
+    can_be_captured = False
+    updates_statistics = True
+
     excludes: ClassVar[Mapping[str, str]] = {
         "evaluation_weights": "both replace the weights to evaluate and save; use one"
     }
-
     name: Literal["schedule_free_adamw"]
     beta1: Annotated[float, Field(gt=0, lt=1)]
     step_power: NotNegative
@@ -47,28 +62,9 @@ class ScheduleFreeAdamWConfig(AdamConfig):
                 "rate also decays; with schedule=constant it does not"
             )
 
-
-class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
-    """AdamW without a schedule, as the authors' library computes it.
-
-    The model's weights are y, with gradients g; the state has z, and x, the average of z, follows from y and z:
-
-        y = beta1 * x + (1 - beta1) * z
-        z = z - lr * (g / (sqrt(v / (1 - beta2^k)) + eps) + c * y)        (v: Adam's, c: weight decay)
-        x = (1 - p) * x + p * z           p = q / (sum of all q),  q = k^step_power * (highest lr so far)^lr_power
-
-    With `bias_correction` learning_rate, as the authors' submission to AlgoPerf computes it, z is instead
-
-        z = z - lr * sqrt(1 - beta2^k) * (g / (sqrt(v) + eps) + c * y)
-    """
-
-    # note: each step allocates its averaging weight, and some run additional forward passes
-    capturable = False
-    updates_statistics = True
-
     def before_gradients(self, forward: Callable[[], None]) -> None:
         """Run the forward passes with the evaluated averages x at every `statistics_interval`th step."""
-        if self.step_number % self.values.statistics_interval:
+        if self.step_number % self.statistics_interval:
             return
         with torch.no_grad():
             parameters = self._averaged()
@@ -90,13 +86,13 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         return state
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        beta1, lr = self.values.beta1, group["lr"]
-        corrected = self.values.bias_correction == "second_moment"
+        beta1, lr = self.beta1, group["lr"]
+        corrected = self.bias_correction == "second_moment"
         sequence = self._state(parameters, "z", torch.clone)
         # note: without a first moment
         directions = self._direction(parameters, gradients, group, 0.0, corrected)
         if not corrected:
-            lr = lr * (1 - self.values.beta2 ** group["step"]).sqrt()
+            lr = lr * (1 - self.beta2 ** group["step"]).sqrt()
         weight = self._averaging_weight(group)
         if group["weight_decay"]:
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
@@ -113,7 +109,7 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         highest, total = (group.get(name, torch.zeros(())).to(steps.device) for name in ("highest_lr", "total_weight"))
         applied = torch.ones_like(steps) if self.found_inf is None else 1 - self.found_inf
         group["highest_lr"] = torch.where(applied > 0, torch.maximum(highest, lr), highest)
-        weight = steps**self.values.step_power * group["highest_lr"] ** self.values.lr_power
+        weight = steps**self.step_power * group["highest_lr"] ** self.lr_power
         group["total_weight"] = total + weight * applied
         return torch.where(group["total_weight"] > 0, weight / group["total_weight"], 0.0)
 
@@ -123,4 +119,4 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
 
     def _averages(self, parameters: list[Tensor]) -> list[Tensor]:
         sequence = [self.state[parameter]["z"] for parameter in parameters]
-        return list(torch._foreach_lerp(parameters, sequence, 1 - 1 / self.values.beta1))
+        return list(torch._foreach_lerp(parameters, sequence, 1 - 1 / self.beta1))

@@ -16,7 +16,7 @@ from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch
 from launcher.models.parameters import fused_projections
-from launcher.optimizers.adam import Adam, AdamConfig, Values
+from launcher.optimizers.adam import Adam
 from launcher.optimizers.base import by_shape, unstacked
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _TINY = 1e-16
 
 
-class Preconditioned(Adam[Values]):
+class Preconditioned(Adam):
     """Keeps the last matrices where new ones cannot be computed, and counts these."""
 
     # note: the host decides at which steps the matrices change
-    capturable = False
+    can_be_captured = False
 
     def _valid(self, matrices: Tensor) -> Tensor:
         """Return which matrices [n, d, d] are finite, in a step that is not dropped, as bool [n, 1, 1]."""
@@ -41,21 +41,7 @@ class Preconditioned(Adam[Values]):
 
 
 @dataclass(frozen=True, config=STRICT)
-class ShampooConfig(AdamConfig):
-    """`beta2` also averages the factors of blocks up to `max_side`, whose roots change every `interval` steps.
-
-    `epsilon` is added to the factors and in Adam's step.
-    """
-
-    name: Literal["shampoo"]
-    interval: Count
-    max_side: Count
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return (step + 1) % self.interval == 0
-
-
-class Shampoo(Preconditioned[ShampooConfig]):
+class Shampoo(Preconditioned):
     """Distributed Shampoo (Shi et al. 2023) as submitted to AlgoPerf: grafted to Adam, with NAdam's first moment.
 
     Each tensor is a set of blocks, whose dimensions are up to `max_side` long; the projections to queries, keys and
@@ -69,7 +55,16 @@ class Shampoo(Preconditioned[ShampooConfig]):
 
     The ranks share the eigendecompositions, which on a GPU synchronize the host. A root that cannot be computed keeps
     its last value, as in the paper's code.
+
+    `epsilon` is also that of Adam's step.
     """
+
+    name: Literal["shampoo"]
+    interval: Count
+    max_side: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % self.interval == 0
 
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
@@ -80,12 +75,12 @@ class Shampoo(Preconditioned[ShampooConfig]):
         steps = self._count(group, parameters[0].device)
         parts = 3 if group["separate"] else 1
         alike = [
-            (weights, weight_gradients, layout(weights[0].shape, self.values.max_side, parts))
+            (weights, weight_gradients, layout(weights[0].shape, self.max_side, parts))
             for weights, weight_gradients in by_shape(parameters, gradients)
         ]
         for weights, weight_gradients, form in alike:
             self._update_factors(weights, weight_gradients, form)
-        if (self.step_number + 1) % self.values.interval == 0:
+        if (self.step_number + 1) % self.interval == 0:
             self._update_roots([(weight, form) for weights, _, form in alike for weight in weights], steps)
         for weights, weight_gradients, form in alike:
             averages, grafts = self._nadam(weights, weight_gradients, steps)
@@ -101,7 +96,7 @@ class Shampoo(Preconditioned[ShampooConfig]):
                 factors = self._state(weights, f"factor_{number}_{dim}", start)
                 self._state(weights, f"root_{number}_{dim}", start)
                 with full_precision():
-                    self._average(factors, list(outer_products(gradient, dim).unbind()), 1 - self.values.beta2)
+                    self._average(factors, list(outer_products(gradient, dim).unbind()), 1 - self.beta2)
 
     def _update_roots(self, parameters: list[tuple[Tensor, Layout]], steps: Tensor) -> None:
         """Compute the roots of all factors, those of one length together."""
@@ -113,8 +108,8 @@ class Shampoo(Preconditioned[ShampooConfig]):
         for same in alike.values():
             factors, roots, powers = zip(*same, strict=True)
             # note: no step is counted yet if the first was dropped
-            matrices = torch.stack(factors) / (1 - self.values.beta2 ** steps.clamp(min=1))
-            now = inverse_roots(matrices, matrices.new_tensor(powers), self.values.epsilon)
+            matrices = torch.stack(factors) / (1 - self.beta2 ** steps.clamp(min=1))
+            now = inverse_roots(matrices, matrices.new_tensor(powers), self.epsilon)
             valid = self._valid(now)
             torch._foreach_copy_(list(roots), list(torch.where(valid, now, torch.stack(roots)).unbind()))
 

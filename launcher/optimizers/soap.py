@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.later import torch
-from launcher.optimizers.adam import AdamConfig
 from launcher.optimizers.base import by_shape, unstacked
 from launcher.optimizers.shampoo import Preconditioned, eye, outer_products, times, zeros
 
@@ -20,18 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class SOAPConfig(AdamConfig):
-    """`beta2` also averages the Kronecker factors; each `interval` steps update their bases, up to size `max_side`."""
-
-    name: Literal["soap"]
-    interval: Count
-    max_side: Count
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return step % self.interval == 0
-
-
-class SOAP(Preconditioned[SOAPConfig]):
+class SOAP(Preconditioned):
     """SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors, one for each dimension of a tensor.
 
     With gradient g, weight decay c, and Q for the bases of all dimensions, so that Q'g is g in them:
@@ -46,21 +34,28 @@ class SOAP(Preconditioned[SOAPConfig]):
     A basis that cannot be computed keeps its last value.
     """
 
+    name: Literal["soap"]
+    interval: Count
+    max_side: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return step % self.interval == 0
+
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        beta1, beta2 = self.values.beta1, self.values.beta2
+        beta1, beta2 = self.beta1, self.beta2
         steps = self._count(group, parameters[0].device)
         for weights, weight_gradients in by_shape(parameters, gradients):
             averages, squares = self._moments(weights)
             self._average(averages, weight_gradients, 1 - beta1)
-            bases = list(self._bases(weights, self.values.max_side))
+            bases = list(self._bases(weights, self.max_side))
             stacked, average = torch.stack(weight_gradients), torch.stack(averages)
             self._average(squares, unstacked(times(stacked, bases).square(), squares), 1 - beta2)
-            scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
+            scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.epsilon).mul_(1 - beta1**steps)
             direction = times(times(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
             for dim, basis in bases:
                 factors = self._state(weights, f"factor_{dim}", partial(zeros, basis.shape[-1]))
                 self._average(factors, list(outer_products(stacked, dim).unbind()), 1 - beta2)
-                if self.step_number % self.values.interval == 0:
+                if self.step_number % self.interval == 0:
                     own = self._state(weights, f"basis_{dim}")
                     self._rotate_basis(own, squares, torch.stack(factors), basis, dim)
             self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.compute.accelerator import has_streams
 from launcher.compute.foreach import Snapshot
-from launcher.config.choices import Beta, OptimizerConfig
+from launcher.config.choices import Beta
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, NotNegative, Positive, Probability
 from launcher.config.targets import Called
@@ -30,9 +30,26 @@ _KINDS = ("fused", "foreach", "capturable")
 _CAPTURED = {"timm.optim.Lars": {"foreach": True}, "timm.optim.Lion": {"foreach": False}}
 
 
+def _chosen(keywords: Mapping[str, Any]) -> bool:
+    """Return whether a user chose how the class computes."""
+    return any(keywords.get(name) is not None for name in ("fused", "foreach")) or bool(keywords.get("capturable"))
+
+
+def needs_momentum(values: Any) -> Iterator[Problem]:
+    """Yield the error of Nesterov's momentum of 0."""
+    if getattr(values, "nesterov", False) and not values.momentum:
+        message = "needs momentum above 0; set optimizer.nesterov=false for plain SGD"
+        yield Problem(message, "optimizer.nesterov", values.nesterov)
+
+
 @dataclass(frozen=True, config=STRICT)
-class OptimizerTargetConfig(Called, OptimizerConfig):
-    """Passes parameter groups, `lr` and `weight_decay` to the target, if it takes them, and its keywords."""
+class OptimizerTarget(Called, MaskedOptimizer):
+    """Drops a step on the device without changing a bit: torch's fused classes read the flag, other steps are undone.
+
+    The host reads the flag where the state of a parameter starts, for classes that count on the host, and on a CPU for
+    those that are not fused. The target gets parameter groups, `lr` and `weight_decay`, if it takes them, and its
+    keywords.
+    """
 
     libraries = ("torch.optim", "timm.optim")
     filled = ("params",)
@@ -45,7 +62,7 @@ class OptimizerTargetConfig(Called, OptimizerConfig):
     )
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         scaled = {"reference_batch_size": 256, "scale_lr": "off", "backbone_lr": 1.0, "layer_decay": 1.0}
         return {**scaled, "weight_decay": 0.0, "no_decay": "none"}
 
@@ -74,36 +91,16 @@ class OptimizerTargetConfig(Called, OptimizerConfig):
         elif self.weight_decay and not self.accepts("weight_decay"):
             yield Problem(f"{self.target} has no weight decay; set 0", "optimizer.weight_decay", self.weight_decay)
 
-
-def _chosen(keywords: Mapping[str, Any]) -> bool:
-    """Return whether a user chose how the class computes."""
-    return any(keywords.get(name) is not None for name in ("fused", "foreach")) or bool(keywords.get("capturable"))
-
-
-def needs_momentum(values: Any) -> Iterator[Problem]:
-    """Yield the error of Nesterov's momentum of 0."""
-    if getattr(values, "nesterov", False) and not values.momentum:
-        message = "needs momentum above 0; set optimizer.nesterov=false for plain SGD"
-        yield Problem(message, "optimizer.nesterov", values.nesterov)
-
-
-class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
-    """Drops a step on the device without changing a bit: torch's fused classes read the flag, other steps are undone.
-
-    The host reads the flag where the state of a parameter starts, for classes that count on the host, and on a CPU for
-    those that are not fused.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]], lr: float, values: OptimizerTargetConfig):
-        super().__init__(groups, lr, values)
+    def set_up(self, groups: list[dict[str, Any]], lr: float) -> None:
+        super().set_up(groups, lr)
         device = groups[0]["params"][0].device
-        usual = {"lr": lr, "weight_decay": values.weight_decay}
-        usual = {name: value for name, value in usual.items() if values.accepts(name)}
-        self.inner = values.built(params=groups, **usual, **values.kind(has_streams(device)))
+        usual = {"lr": lr, "weight_decay": self.weight_decay}
+        usual = {name: value for name, value in usual.items() if self.accepts(name)}
+        self.inner = self.built(params=groups, **usual, **self.kind(has_streams(device)))
         self._fused = bool(self.inner.defaults.get("fused"))
         self._waits = not (has_streams(device) or (self._fused and device.type == "cpu"))
         is_capturable = self._fused or bool(self.inner.defaults.get("capturable"))
-        self.capturable = is_capturable or values.target in _CAPTURED
+        self.can_be_captured = is_capturable or self.target in _CAPTURED
         self._share()
 
     def _share(self) -> None:
@@ -116,10 +113,10 @@ class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         new, dropped = {*parameters} - self._begun, self.found_inf
         self.inner.found_inf = None
-        for group in self.param_groups if not self.capturable else ():
+        for group in self.param_groups if not self.can_be_captured else ():
             rate = float(group["lr"]) if self.rate is None else self.rate * group.get("lr_factor", 1.0)
             group["lr"] = rate
-        with self.values.naming("step fails"):
+        with self.naming("step fails"):
             if self._waits or new or dropped is None:
                 # note: a tensor without values, of which steps are counted, reads as a number other than 0
                 if dropped is None or (1 - dropped).item():

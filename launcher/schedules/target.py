@@ -23,7 +23,7 @@ class ScheduleTargetConfig(Called, ScheduleConfig):
     leading = 1
 
     @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
+    def unset(cls, name: str) -> dict[str, Any]:
         values = {"warmup": "0ep", "warmup_start": 0.0, "warmup_includes_peak": False}
         return values | {"dilate": 1.0, "fit": "off", "granularity": "step"}
 

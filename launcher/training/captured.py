@@ -196,14 +196,14 @@ def _layout(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype
 
 
-def why_not_captured(ranks: Ranks, engine: Engine, optimizer: MaskedOptimizer[Any]) -> str | None:
+def why_not_captured(ranks: Ranks, engine: Engine, optimizer: MaskedOptimizer) -> str | None:
     """Return why a run's steps cannot be captured, if so."""
     if not has_streams(ranks.device):
         return "they need a GPU"
     if changing := engine.changing_parameters:
         return f"{changing[0]} changes which parameters learn"
-    if not optimizer.capturable:
-        return f"optimizer.name={optimizer.values.name} does not support capture"
+    if not optimizer.can_be_captured:
+        return f"optimizer.name={optimizer.name} does not support capture"
     if ranks.world_size > 1 and not engine.alike_on_ranks:
         return "batches of ranks may have different layouts"
     return None

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -79,7 +78,7 @@ class TrainStep:
     plan: Plan
     model: nn.Module
     task: Task
-    optimizer: MaskedOptimizer[Any]
+    optimizer: MaskedOptimizer
     engine: Engine
     precision: Precision
     loss: Loss

@@ -167,7 +167,7 @@ def test_soap_without_bases_is_adamw_with_decay_before_the_step() -> None:
     adamw.load_state_dict(ours.state_dict())
     before = ours[0].weight.detach().clone()
     built = build_optimizer(packaged("soap", max_side=1, weight_decay=0.3), ours, PEAK)
-    values = {"betas": (built.values.beta1, built.values.beta2), "eps": built.values.epsilon}
+    values = {"betas": (built.beta1, built.beta2), "eps": built.epsilon}
     theirs = torch.optim.AdamW(adamw.parameters(), PEAK, weight_decay=0.3, **values)
     for network in (ours, adamw):
         set_gradients(network, 0)

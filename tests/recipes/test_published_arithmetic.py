@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from launcher.config.compose import compose
 from launcher.data.crops import centre_boxes, centre_cut, cut
-from launcher.optimizers.lamb import LAMBConfig
+from launcher.optimizers.lamb import LAMB
 from launcher.plan.plan import Plan
 from tests.commands import output_of
 
@@ -245,7 +245,7 @@ def test_the_whitepapers_lengths_dilate_the_whole_schedule(name: str) -> None:
 def test_timm_steps_with_a_summed_loss_are_those_of_timms_mean() -> None:
     """timm averages BCE over classes with eps 1e-6 and norm limit 1; ours sums, with both 1000 times as large."""
     values = compose(["recipe=timm_a1"]).config.optimizer
-    assert isinstance(values, LAMBConfig)
+    assert isinstance(values, LAMB)
     images = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.eye(1000, dtype=torch.float64)[:8]
     weights = []
