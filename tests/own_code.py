@@ -128,7 +128,7 @@ from launcher.data.sources.formats import Listing
 from launcher.data.sources.shards import ArchiveFormat
 from launcher.later import F, nn, torch
 from launcher.optimizers.base import MaskedOptimizer
-from launcher.tasks.classification import Classification, ClassificationConfig
+from launcher.tasks.classification import Classification
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -170,18 +170,16 @@ class Hinge(LossConfig):
         return lambda outputs, targets, weights=None: F.multi_margin_loss(outputs.float(), targets)
 
 
-@dataclass(frozen=True, config=STRICT)
-class AmountsConfig(ClassificationConfig):
+@dataclass(config=STRICT)
+class Amounts(Classification):
     metrics = (Metric("mae", "error", better="lower", is_share=False),)
 
     name: Literal["amounts"]
 
-
-class Amounts(Classification):
     def states(self, outputs, targets):
         return {"mae": (outputs.argmax(1) - targets).abs().sum()}
 
-    def metrics(self, states, samples):
+    def evaluated(self, states, samples):
         return {"mae": states["mae"].item() / samples}
 
 

@@ -11,19 +11,10 @@ from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.later import torch
 from launcher.tasks import Details
-from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.images import ImageTask
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, config=STRICT)
-class OrdinalConfig(ImageTaskConfig):
-    """Classes are amounts: 0, 1, 2 ..."""
-
-    metrics = (Metric("mae", "error", better="lower", is_share=False), Metric("within1", "within 1"))
-
-    name: Literal["ordinal"]
 
 
 def mean(weights: Tensor) -> Tensor:
@@ -31,8 +22,16 @@ def mean(weights: Tensor) -> Tensor:
     return weights.float() @ torch.arange(weights.shape[1], device=weights.device, dtype=torch.float32)
 
 
+@dataclass(config=STRICT)
 class Ordinal(ImageTask):
-    """Targets are amounts, int64 [B], or class weights, floating-point [B, classes]."""
+    """Targets are amounts, int64 [B], or class weights, floating-point [B, classes].
+
+    Classes are amounts: 0, 1, 2 ...
+    """
+
+    metrics = (Metric("mae", "error", better="lower", is_share=False), Metric("within1", "within 1"))
+
+    name: Literal["ordinal"]
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels

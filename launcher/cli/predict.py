@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from launcher.config.compose import compose
-from launcher.config.options import code_of
 from launcher.config.resolved import with_views
 from launcher.config.schema import RunConfig, Views
 from launcher.config.tasks import flag_of
@@ -63,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     # note: an invalid config, card or word is refused before the import of torch, which takes seconds
     source, config = find_trained(arguments.run)
     config.task.refuse_flags(vars(arguments), arguments.run)
-    presenter = code_of(type(config.task)).presenter(arguments, config)
+    presenter = config.task.presenter(arguments, config)
     code: int = presenter.present(load_model(source, config, best=arguments.best, views=arguments.views))
     return code
 

@@ -211,7 +211,10 @@ def _import(own: Own) -> ModuleType:
         raise
     # note: the user's code may raise anything
     except Exception as error:
-        raise _problem(own.path, f"cannot be imported: {type(error).__name__}: {one_line(str(error))}") from error
+        reason = f"cannot be imported: {type(error).__name__}: {one_line(str(error))}"
+        if isinstance(error, ImportError) and str(error.name).startswith("launcher."):
+            reason += "; values and code of an option are one class now, such as ImageTask without ImageTaskConfig"
+        raise _problem(own.path, reason) from error
 
 
 def _sources(own: Own) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +19,7 @@ from launcher import paths
 from launcher.config import code
 from launcher.config.fields import STRICT
 from launcher.config.targets import KEY, Called, checked, is_named, of_files, of_packaged
-from launcher.errors import UserError
-from launcher.plugins import check_complete, registered
+from launcher.plugins import registered
 
 
 class Unread(dict[str, Any]):
@@ -173,19 +171,6 @@ def classes(module: ModuleType, base: type[Any]) -> list[type[Any]]:
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base)]
     # note: a package of the user's imports them from its modules
     return [kind for kind in kinds if f"{kind.__module__}.".startswith(f"{module.__name__}.")]
-
-
-def code_of(kind: type[Any]) -> Any:
-    """Return the code of an option: what its file has under the name of the class of its values, without `Config`.
-
-    Raises UserError if there is none, or it lacks a part.
-    """
-    name, module = kind.__name__.removesuffix("Config"), sys.modules[kind.__module__]
-    if (code := getattr(module, name, None)) is None:
-        raise UserError(f"{module.__file__} has no class {name} for {kind.__name__}; write it")
-    if isinstance(code, type):
-        check_complete(code)
-    return code
 
 
 def from_json(adapter: TypeAdapter[Any], values: Any) -> Any:

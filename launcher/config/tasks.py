@@ -31,7 +31,6 @@ def flag_of(name: str) -> str:
 SHARES = ("probability", "share")
 
 
-@dataclass(frozen=True, config=STRICT)
 class TaskConfig(Complete, Declaration, ABC):
     """Base of the values of all tasks; each is in a file of `launcher.tasks`, with its code.
 
@@ -44,7 +43,8 @@ class TaskConfig(Complete, Declaration, ABC):
     predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
     flags: those of `train predict` and `train eval` that are not for every task.
-    sample: the word for one. speeds: the unit of `speed`, short and in full.
+    sample: the word for one. presenter: the `tasks.presenters.Presenter` of
+    its predictions. speeds: the unit of `speed`, short and in full.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
@@ -59,6 +59,7 @@ class TaskConfig(Complete, Declaration, ABC):
     facts: ClassVar[tuple[str, ...]] = ()
     flags: ClassVar[tuple[str, ...]] = ("list", "top", "csv", "views", "worst_first")
     sample: ClassVar[str] = "image"
+    presenter: ClassVar[Any] = None
     speeds: ClassVar[tuple[str, str]] = ("im/s", "images/s")
 
     name: str

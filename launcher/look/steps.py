@@ -129,10 +129,10 @@ class _Run:
 
     def _values(self, target: Tensor) -> dict[int, float]:
         """Return what stands out in a target: an index [], weights [classes], numbers [K], or shares of pixels."""
-        if self._task.values.labelled == "pixels":
+        if self._task.labelled == "pixels":
             counts = torch.bincount(target[target != IGNORED], minlength=1)
             return {n: count / max(1, int(counts.sum())) for n, count in enumerate(counts.tolist()) if count}
-        if self._task.values.labelled != "numbers":
+        if self._task.labelled != "numbers":
             return _largest(target)
         names = [*map(str, range(len(target)))]
         return {int(name): value for name, value in self._task.predictions(target[None], names, len(names))[0]}
@@ -175,7 +175,7 @@ class _Run:
         """Return normalized images as uint8 [B, H, W, 3], under the colours of their masks if they have some."""
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in self._plan.config.dataset.normalization)
         pixels = displayed(batch.inputs * std + mean, self._plan.config.dataset)
-        if self._task.values.labelled != "pixels":
+        if self._task.labelled != "pixels":
             return pixels
         return np.stack([overlaid(*pair) for pair in zip(pixels, batch.targets.byte().numpy(), strict=True)])
 

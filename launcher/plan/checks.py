@@ -10,7 +10,6 @@ from launcher.config.declaration import Declaration
 from launcher.config.fields import edges, is_on, parse_duration
 from launcher.config.keys import kinds
 from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import LOSSES
 from launcher.counts import count_of
@@ -32,7 +31,7 @@ def check(plan: Plan, origins: Mapping[str, str], device: Kind = "cuda") -> None
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _complete, _batch, _folds, _task, _channels, _warmup, _weights, _class_weights, _checkpointing, _declared,
+        _batch, _folds, _task, _channels, _warmup, _weights, _class_weights, _checkpointing, _declared,
         _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
@@ -193,15 +192,6 @@ def _checkpointing(plan: Plan) -> Iterator[Problem]:
                 yield Problem(
                     f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, value
                 )
-
-
-def _complete(plan: Plan) -> Iterator[Problem]:
-    """Yield what the code of the task or an algorithm lacks."""
-    problems = Problems()
-    for values in (plan.config.task, *plan.config.algorithms.values()):
-        with problems.collected():
-            code_of(type(values))
-    yield from problems
 
 
 def _declared(plan: Plan) -> Iterator[Problem]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from launcher.config.declaration import Size
-from launcher.config.options import code_of
+from launcher.config.tasks import TaskConfig
+from launcher.errors import UserError
 from launcher.files import atomic
 from launcher.later import torch
 from launcher.plugins import Complete
@@ -79,21 +81,34 @@ class Details(Complete, ABC):
         return ""
 
 
-class Task(Complete, ABC):
-    """The functions of a task for training and evaluation, its base class; none of them reads a value from the device.
+class Task(TaskConfig, ABC):
+    """A task: its values are the fields of a dataclass, and it has the functions for training and evaluation.
 
+    A config has its values; `bound` gives the task of a run, with its `config`. No function reads a value from the
+    device.
     outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
     after algorithms that mix them they are class weights, float32 [B, C].
-    gathers: an evaluation joins the states of all samples instead of adding them. presenter: prints predictions.
+    gathers: an evaluation joins the states of all samples instead of adding them.
     """
 
     gathers: ClassVar[bool] = False
     presenter: ClassVar[type[Presenter]] = ImagePresenter
 
-    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
-        """dtype: that of prepared inputs, float32 without one."""
-        self.config, self.values, self.dtype = config, config.task, dtype or torch.float32
-        self._loss = config.loss.function(config.task)
+    def bound(self, config: RunConfig, dtype: torch.dtype | None = None, **facts: Any) -> Self:
+        """Return the task of a run: a copy of the values, with state of its own.
+
+        dtype: that of prepared inputs, float32 without one. facts: those that are known.
+        """
+        one = copy(self)
+        one._enter(config, dtype or torch.float32)
+        one.set_up(**facts)
+        return one
+
+    def _enter(self, config: RunConfig, dtype: torch.dtype) -> None:
+        self.config, self.dtype, self._loss = config, dtype, config.loss.function(self)
+
+    def set_up(self) -> None:
+        """Act once the `config` is known; its keywords are the `facts`."""
 
     @abstractmethod
     def targets(self, labels: Tensor) -> Tensor:
@@ -113,12 +128,12 @@ class Task(Complete, ABC):
         If the task `gathers`, return rows of the samples [B, ...].
         """
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         """Return the declared metrics from the states of all batches and ranks, on the CPU, sums in float64.
 
         Here they are the means over samples of the states with their names.
         """
-        return {metric.name: states[metric.name].item() / samples for metric in self.values.metrics}
+        return {metric.name: states[metric.name].item() / samples for metric in self.metrics}
 
     def prepare(self, batch: Batch) -> Batch:
         """Return a batch as the network needs it, from one as loaded, on the device; the same here."""
@@ -130,7 +145,7 @@ class Task(Complete, ABC):
 
     def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
         """Return the shape of the outputs for `count` inputs of a size."""
-        return count, self.values.outputs(self.config.dataset)
+        return count, self.outputs(self.config.dataset)
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
@@ -163,7 +178,7 @@ class Task(Complete, ABC):
     def labels(self, targets: Tensor, names: Sequence[str]) -> list[str]:
         """Return the label of each target as the data set writes it; those of pixels are empty."""
         separator = self.config.dataset.columns.separator
-        match self.values.labelled:
+        match self.labelled:
             case "class":
                 return [names[number] for number in targets.tolist()]
             case "classes":
@@ -183,10 +198,12 @@ class Task(Complete, ABC):
 
 
 def build_task(config: RunConfig, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None) -> Task:
-    """Build the config's task: the class in the file of its values with the name of their class, without `Config`.
+    """Build the config's task.
 
     dtype: of prepared inputs. facts: those of `of_training` and `of_evaluation`, if they are known.
 
-    Raises UserError if the class lacks a method that every task has.
+    Raises UserError if its class has values alone.
     """
-    return code_of(type(config.task))(config, dtype, **facts or {})  # type: ignore[no-any-return]
+    if not isinstance(config.task, Task):
+        raise UserError(f"{type(config.task).__name__} has no functions of tensors; write its class on Task")
+    return config.task.bound(config, dtype, **facts or {})

@@ -14,12 +14,10 @@ from launcher.data.batch import one_hot
 from launcher.errors import Problem
 from launcher.later import torch
 from launcher.tasks import Details
-from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.images import ImageTask
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from launcher.config.schema import RunConfig
 
 
 TOP = 5
@@ -27,9 +25,13 @@ TOP = 5
 _NEVER = -1e4
 
 
-@dataclass(frozen=True, config=STRICT)
-class ClassificationConfig(ImageTaskConfig):
-    """Classification of each image into one class.
+@dataclass(config=STRICT)
+class Classification(ImageTask):
+    """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes].
+
+    absent: classes that are not predicted.
+
+    Classification of each image into one class.
 
     Balanced accuracy is the mean recall of classes with images, macro F1 the mean over classes with images or
     predictions, as scikit-learn's.
@@ -42,7 +44,7 @@ class ClassificationConfig(ImageTaskConfig):
         Metric("macro_f1", "macro F1", in_line="never", about="mean F1 of the classes"),
     )
     weighs_classes = True
-    flags = (*ImageTaskConfig.flags, "only_present")
+    flags = (*ImageTask.flags, "only_present")
 
     name: Literal["classification"]
 
@@ -51,15 +53,7 @@ class ClassificationConfig(ImageTaskConfig):
             message = "needs at least two classes"
             yield Problem(message, "dataset.classes", 1)
 
-
-class Classification(ImageTask):
-    """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes].
-
-    absent: classes that are not predicted.
-    """
-
-    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, absent: Sequence[int] = ()):
-        super().__init__(config, dtype)
+    def set_up(self, absent: Sequence[int] = ()) -> None:
         self._absent = [*absent]
 
     def average(self, outputs: list[Tensor]) -> Tensor:
@@ -88,7 +82,7 @@ class Classification(ImageTask):
             "predicted": predicted.sum(0),
         }
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         hits, images, predicted = (states[name].tolist() for name in ("hits", "images", "predicted"))
         recalls = [hit / n for hit, n in zip(hits, images, strict=True) if n]
         f1 = [2 * hit / (n + m) for hit, n, m in zip(hits, images, predicted, strict=True) if n + m]

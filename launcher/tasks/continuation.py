@@ -59,7 +59,7 @@ def continuation(
     known = [*start.tolist()] or [tokenizer.end]
     added: list[int] = []
     for place in range(tokens):
-        window = torch.tensor([(known + added)[-task.values.full_size(task.config)[0] :]], device=model.device)
+        window = torch.tensor([(known + added)[-task.full_size(task.config)[0] :]], device=model.device)
         logits = model.outputs(window)[0, -1].double().cpu().numpy()
         draw = randomness.uniforms(seed, "continuation", 0, np.array([place]), 1)[0, 0]
         token = _chosen(logits, temperature, top_k, draw)

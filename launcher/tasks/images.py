@@ -10,7 +10,6 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import Size
 from launcher.config.fields import STRICT, edges, in_ratio, size_text
-from launcher.config.tasks import TaskConfig
 from launcher.data.batch import Batch, normalize
 from launcher.data.classes import blank_labels
 from launcher.data.pixel_types import PixelType
@@ -27,9 +26,30 @@ if TYPE_CHECKING:
     from launcher.data.records import Decoder, Records
 
 
-@dataclass(frozen=True, config=STRICT)
-class ImageTaskConfig(TaskConfig):
-    """Base of the values of tasks of images with labels."""
+def _scaled_edges(config: RunConfig, size: int | list[int]) -> Size:
+    return tuple(config.scaled_size(edge) for edge in edges(size))
+
+
+def displayed(images: Tensor, dataset: Dataset) -> np.ndarray:
+    """Return images [B, C, H, W], divided by `dataset.largest`, as RGB to look at, uint8 [B, H, W, 3].
+
+    These are the first three channels, or the first one as gray; float32 shows two deviations around the mean.
+    """
+    shown = images[:, :3] if dataset.channels > 2 else images[:, :1].expand(-1, 3, -1, -1)
+    if dataset.dtype == "float32":
+        numbers = range(3) if dataset.channels > 2 else (0, 0, 0)
+        mean, std = (torch.tensor([one[n] for n in numbers]).view(1, 3, 1, 1) for one in dataset.normalization)
+        shown = (shown - mean) / (4 * std) + 0.5
+    pixels: np.ndarray = shown.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return pixels
+
+
+@dataclass(config=STRICT)
+class ImageTask(Task):
+    """Has inputs [B, C, H, W], which the network gets normalized by the data set's mean and deviation.
+
+    Base of the values of tasks of images with labels.
+    """
 
     needs = ("image", "label")
     axes = 2
@@ -77,28 +97,6 @@ class ImageTaskConfig(TaskConfig):
 
         return Records(folder, decoder)
 
-
-def _scaled_edges(config: RunConfig, size: int | list[int]) -> Size:
-    return tuple(config.scaled_size(edge) for edge in edges(size))
-
-
-def displayed(images: Tensor, dataset: Dataset) -> np.ndarray:
-    """Return images [B, C, H, W], divided by `dataset.largest`, as RGB to look at, uint8 [B, H, W, 3].
-
-    These are the first three channels, or the first one as gray; float32 shows two deviations around the mean.
-    """
-    shown = images[:, :3] if dataset.channels > 2 else images[:, :1].expand(-1, 3, -1, -1)
-    if dataset.dtype == "float32":
-        numbers = range(3) if dataset.channels > 2 else (0, 0, 0)
-        mean, std = (torch.tensor([one[n] for n in numbers]).view(1, 3, 1, 1) for one in dataset.normalization)
-        shown = (shown - mean) / (4 * std) + 0.5
-    pixels: np.ndarray = shown.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return pixels
-
-
-class ImageTask(Task):
-    """Has inputs [B, C, H, W], which the network gets normalized by the data set's mean and deviation."""
-
     def prepare(self, batch: Batch) -> Batch:
         if batch.inputs.ndim == 2:
             return batch  # note: features of prepared images
@@ -108,7 +106,7 @@ class ImageTask(Task):
     def blank(self, count: int, size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return black images in the loaders' memory order, with the first label."""
         images = self.blank_images(count, size, device)
-        label = torch.from_numpy(blank_labels(self.values, self.values.outputs(self.config.dataset))[:1])
+        label = torch.from_numpy(blank_labels(self, self.outputs(self.config.dataset))[:1])
         return images, label.expand(count, *label.shape[1:]).contiguous().to(device)
 
     def blank_images(self, count: int, size: Size, device: torch.device) -> Tensor:
@@ -146,7 +144,7 @@ class ImageTask(Task):
         if kind == "shifts":
             padded = torch.nn.functional.pad(inputs, (1, 1, 1, 1), mode="reflect")
             return [inputs, padded[..., :-2, :-2], padded[..., 2:, 2:]]
-        height, width = size = self.values.evaluation_size(self.config)
+        height, width = size = self.evaluation_size(self.config)
         if kind == "5crop":
             bottom, right = inputs.shape[2] - height, inputs.shape[3] - width
             corners = [(0, 0), (0, right), (bottom, 0), (bottom, right), (bottom // 2, right // 2)]

@@ -13,7 +13,6 @@ from launcher.config.declaration import RunPlan, Size
 from launcher.config.fields import STRICT, Count
 from launcher.config.goals import Metric
 from launcher.config.schema import RunConfig
-from launcher.config.tasks import TaskConfig
 from launcher.counts import count_of
 from launcher.data.text.tokenizer import Tokenizer, tokenizer_of
 from launcher.errors import Problem, UserError
@@ -27,9 +26,13 @@ if TYPE_CHECKING:
     from launcher.config.choices import LossConfig, Scores
 
 
-@dataclass(frozen=True, config=STRICT)
-class LanguageConfig(TaskConfig):
-    """The next token of each of `length` tokens.
+@dataclass(config=STRICT)
+class Language(Task):
+    """Inputs and targets are tokens int64 [B, T], outputs [B, T, vocabulary].
+
+    tokenizer: its text, as of `data.text.tokenizer`, if known.
+
+    The next token of each of `length` tokens.
 
     Perplexity is the exponential of the mean loss of a token; bits per byte need the tokenizer and do not depend on it.
     """
@@ -45,6 +48,7 @@ class LanguageConfig(TaskConfig):
     flags = ("tokens", "temperature", "top_k", "seed")
     sample = "sequence"
     speeds = ("tokens/s", "tokens/s")
+    presenter = TextPresenter
 
     name: Literal["language"]
     length: Count
@@ -80,19 +84,9 @@ class LanguageConfig(TaskConfig):
                 message = "has no meaning for text; remove the key"
                 yield Problem(message, f"dataset.{key}", value)
 
-
-class Language(Task):
-    """Inputs and targets are tokens int64 [B, T], outputs [B, T, vocabulary].
-
-    tokenizer: its text, as of `data.text.tokenizer`, if known.
-    """
-
-    presenter = TextPresenter
-
-    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, tokenizer: str | None = None):
-        super().__init__(config, dtype)
+    def set_up(self, tokenizer: str | None = None) -> None:
         self.tokenizer = None if tokenizer is None else tokenizer_of(tokenizer)
-        sizes = [0] * self.values.outputs(config.dataset)
+        sizes = [0] * self.outputs(self.config.dataset)
         if self.tokenizer:
             sizes[: self.tokenizer.vocabulary] = self.tokenizer.sizes.tolist()
         self._sizes = torch.tensor(sizes, device="cpu")
@@ -110,7 +104,7 @@ class Language(Task):
         tokens = torch.ones_like(targets).sum()
         return {"nats": nats.to(widest(nats.device)).sum(), "tokens": tokens, "bytes": self._sizes[targets].sum()}
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         nats, tokens, size = (states[name].item() for name in ("nats", "tokens", "bytes"))
         perplexity = math.exp(nats / tokens) if nats / tokens < 700 else math.inf
         return {"perplexity": perplexity, "bits_per_byte": nats / math.log(2) / size if size else math.nan}
@@ -120,11 +114,11 @@ class Language(Task):
         return tokens, tokens
 
     def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
-        return count, *size, self.values.outputs(self.config.dataset)
+        return count, *size, self.outputs(self.config.dataset)
 
     def card_input(self) -> dict[str, Any]:
         """Return the longest sequence of the training, and the token of a document's end, if known."""
-        return {"length": self.values.full_size(self.config)[0], "end": self.tokenizer.end if self.tokenizer else None}
+        return {"length": self.full_size(self.config)[0], "end": self.tokenizer.end if self.tokenizer else None}
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         return ByPlace()

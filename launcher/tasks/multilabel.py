@@ -15,17 +15,32 @@ from launcher.errors import Problem, UserError
 from launcher.later import torch
 from launcher.tasks import Details, Row
 from launcher.tasks.classification import ranked
-from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.images import ImageTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from launcher.config.schema import Columns, RunConfig
+    from launcher.config.schema import Columns
 
 
-@dataclass(frozen=True, config=STRICT)
-class MultilabelConfig(ImageTaskConfig):
-    """Any number of the classes in each image.
+def _is_set(text: str, columns: list[str]) -> bool:
+    """Return whether a column's value states that an image has its label.
+
+    Raises UserError if it is neither 0 nor 1.
+    """
+    if (state := STATES.get(text.lower())) is None:
+        raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))
+    return state
+
+
+@dataclass(config=STRICT)
+class Multilabel(ImageTask):
+    """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
+
+    threshold: the least probability of a class that is predicted, from the last evaluation; without it, an evaluation
+    chooses one.
+
+    Any number of the classes in each image.
 
     mAP is the mean average precision over classes with images, as scikit-learn's. F1 counts all labels together
     (micro), at the threshold of the probabilities that has the highest F1 on the evaluated images.
@@ -39,6 +54,7 @@ class MultilabelConfig(ImageTaskConfig):
     weighs_classes = True
     labelled = "classes"
     facts = ("threshold",)
+    gathers = True
 
     name: Literal["multilabel"]
 
@@ -53,28 +69,7 @@ class MultilabelConfig(ImageTaskConfig):
     def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         return {"threshold": metrics["threshold"]}
 
-
-def _is_set(text: str, columns: list[str]) -> bool:
-    """Return whether a column's value states that an image has its label.
-
-    Raises UserError if it is neither 0 nor 1.
-    """
-    if (state := STATES.get(text.lower())) is None:
-        raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))
-    return state
-
-
-class Multilabel(ImageTask):
-    """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
-
-    threshold: the least probability of a class that is predicted, from the last evaluation; without it, an evaluation
-    chooses one.
-    """
-
-    gathers = True
-
-    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | None = None):
-        super().__init__(config, dtype)
+    def set_up(self, threshold: float | None = None) -> None:
         # note: float64, as scores next to it may be equal in float32
         self._threshold = None if threshold is None else np.float64(threshold)
         self.threshold = 0.5 if threshold is None else threshold
@@ -85,7 +80,7 @@ class Multilabel(ImageTask):
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"both": torch.stack([outputs, targets], 1)}
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         # note: not contiguous, so that sigmoid computes all values alike, and equal outputs have equal scores
         outputs, targets = states["both"].unbind(1)
         scores, truth = outputs.sigmoid().numpy(), targets.numpy() > 0

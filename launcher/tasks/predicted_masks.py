@@ -47,7 +47,7 @@ def _written(model: PredictingModel, file: str, path: Path, top: int) -> Predict
         mask = predicted_mask(model, read(Piece(file, file)))
     except UnreadableImage as error:
         return PredictedImage(file, [], str(error))
-    task: MaskTask = model.task.values
+    task: MaskTask = model.task
     with atomic.writing(path) as temporary:
         mask_image(mask, task).save(temporary, "PNG")
     shares = np.bincount(mask.reshape(-1), minlength=len(model.card["classes"])) / mask.size

@@ -19,19 +19,23 @@ from launcher.files import atomic
 from launcher.files.outputs import image_options
 from launcher.later import torch
 from launcher.tasks import Details, Row
-from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.images import ImageTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from launcher.config.schema import Columns, RunConfig
+    from launcher.config.schema import Columns
 
 _MOST_DRAWN = 9
 
 
-@dataclass(frozen=True, config=STRICT)
-class RegressionConfig(ImageTaskConfig):
-    """One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
+@dataclass(config=STRICT)
+class Regression(ImageTask):
+    """Targets are normalized numbers, float32 [B, K]; a number in the user's unit is that times `scale` plus `shift`.
+
+    shift, scale: mean and standard deviation of each number of the training images.
+
+    One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
 
     MAE is the mean absolute error, R2 the coefficient of determination as scikit-learn's; both are means over numbers.
     R2 of a number that never changes is 1 without an error, else 0.
@@ -71,21 +75,7 @@ class RegressionConfig(ImageTaskConfig):
         # note: a number that never changes has no scale
         return {"shift": mean.tolist(), "scale": [value or 1.0 for value in std.tolist()]}
 
-
-class Regression(ImageTask):
-    """Targets are normalized numbers, float32 [B, K]; a number in the user's unit is that times `scale` plus `shift`.
-
-    shift, scale: mean and standard deviation of each number of the training images.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        dtype: torch.dtype | None = None,
-        shift: Sequence[float] = (0.0,),
-        scale: Sequence[float] = (1.0,),
-    ):
-        super().__init__(config, dtype)
+    def set_up(self, shift: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> None:
         self._unit = torch.tensor([[*shift], [*scale]], dtype=torch.float64)
 
     def targets(self, labels: Tensor) -> Tensor:
@@ -103,7 +93,7 @@ class Regression(ImageTask):
         parts = {"absolute": absolute, "squared": errors.square(), "targets": targets, "squares": targets.square()}
         return {name: value.sum(0) for name, value in parts.items()}
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         absolute, squared, total, squares = (
             states[name].tolist() for name in ("absolute", "squared", "targets", "squares")
         )
@@ -163,7 +153,7 @@ class Scatter(Details):
         errors = self._task.in_unit(outputs) - self._task.in_unit(targets)
         rows: list[Row] = []
         for number, (name, of_name) in enumerate(zip(self._names, errors.T, strict=True)):
-            own = self._task.metrics({key: values[number : number + 1] for key, values in states.items()}, count)
+            own = self._task.evaluated({key: values[number : number + 1] for key, values in states.items()}, count)
             rows.append(
                 {
                     "name": name,

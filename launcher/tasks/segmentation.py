@@ -19,7 +19,7 @@ from launcher.data.masks.values import IGNORED, MOST_CLASSES
 from launcher.errors import Problem, UserError, first_few
 from launcher.later import torch
 from launcher.tasks import Details
-from launcher.tasks.images import ImageTask, ImageTaskConfig
+from launcher.tasks.images import ImageTask
 from launcher.tasks.presenters import MASKS, TOP, ImagePresenter, PredictedImage, PredictingModel
 
 if TYPE_CHECKING:
@@ -38,9 +38,43 @@ _Colour = Annotated[str, Field(pattern=rf"^{_COLOUR.pattern}$")]
 Value = Annotated[int, Field(ge=0, le=65535)] | _Colour
 
 
-@dataclass(frozen=True, config=STRICT)
-class SegmentationConfig(ImageTaskConfig):
-    """A class of each pixel; `classes` names the values 0, 1 ..., or other values or colours, `ignore` is that of none.
+def _number(value: int | str) -> int:
+    """Return a value of a mask as a number: that of a colour is its six digits."""
+    return value if isinstance(value, int) else int(value[1:], 16)
+
+
+class MaskPresenter(ImagePresenter):
+    """Writes also a mask of each image, into the folder `--masks`."""
+
+    def __init__(self, arguments: Namespace, config: RunConfig):
+        super().__init__(arguments, config)
+        self.folder = Path(arguments.masks or MASKS)
+        self.masks = masks = [self.folder / f"{Path(file).stem}.png" for file in self.files]
+        if len({*masks}) < len(masks):
+            twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
+            message = f"two images have masks {twice.name}; predict them into different folders"
+            raise UserError(Problem(message, "--masks", self.folder))
+        # note: they may be the images, or masks that were drawn by hand
+        if present := [str(mask) for mask in masks if os.path.lexists(mask)]:
+            message = f"would overwrite {first_few(present, 1)}; set another folder"
+            raise UserError(Problem(message, "--masks", self.folder))
+
+    def predictions(self, model: PredictingModel) -> Iterable[PredictedImage]:
+        from launcher.tasks.predicted_masks import write_masks  # note: torch
+
+        return write_masks(model, self.files, self.masks, self.arguments.top or TOP)
+
+    def present(self, model: PredictingModel) -> int:
+        code = super().present(model)
+        print(f"masks are in {self.arguments.masks or MASKS}", file=sys.stderr)
+        return code
+
+
+@dataclass(config=STRICT)
+class Segmentation(ImageTask):
+    """Outputs are scores [B, classes, H, W], targets class indices int64 [B, H, W], IGNORED for pixels of none.
+
+    A class of each pixel; `classes` names the values 0, 1 ..., or other values or colours, `ignore` is that of none.
 
     IoU and Dice of a class are of all pixels of the images together, as evaluated, in their centre crops; mean IoU is
     the mean over classes that images or predictions have, Dice also without the first class, the background.
@@ -55,7 +89,8 @@ class SegmentationConfig(ImageTaskConfig):
     needs = ("image", "mask")
     labelled = "pixels"
     predicted = ("class", "share")
-    flags = (*ImageTaskConfig.flags, "masks")
+    flags = (*ImageTask.flags, "masks")
+    presenter = MaskPresenter
 
     name: Literal["segmentation"]
     classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
@@ -129,44 +164,6 @@ class SegmentationConfig(ImageTaskConfig):
         if len(self.classes or ()) > MOST_CLASSES:
             yield Problem(f"has more classes than {MOST_CLASSES}; join some", "task.classes", len(self.classes or ()))
 
-
-def _number(value: int | str) -> int:
-    """Return a value of a mask as a number: that of a colour is its six digits."""
-    return value if isinstance(value, int) else int(value[1:], 16)
-
-
-class MaskPresenter(ImagePresenter):
-    """Writes also a mask of each image, into the folder `--masks`."""
-
-    def __init__(self, arguments: Namespace, config: RunConfig):
-        super().__init__(arguments, config)
-        self.folder = Path(arguments.masks or MASKS)
-        self.masks = masks = [self.folder / f"{Path(file).stem}.png" for file in self.files]
-        if len({*masks}) < len(masks):
-            twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
-            message = f"two images have masks {twice.name}; predict them into different folders"
-            raise UserError(Problem(message, "--masks", self.folder))
-        # note: they may be the images, or masks that were drawn by hand
-        if present := [str(mask) for mask in masks if os.path.lexists(mask)]:
-            message = f"would overwrite {first_few(present, 1)}; set another folder"
-            raise UserError(Problem(message, "--masks", self.folder))
-
-    def predictions(self, model: PredictingModel) -> Iterable[PredictedImage]:
-        from launcher.tasks.predicted_masks import write_masks  # note: torch
-
-        return write_masks(model, self.files, self.masks, self.arguments.top or TOP)
-
-    def present(self, model: PredictingModel) -> int:
-        code = super().present(model)
-        print(f"masks are in {self.arguments.masks or MASKS}", file=sys.stderr)
-        return code
-
-
-class Segmentation(ImageTask):
-    """Outputs are scores [B, classes, H, W], targets class indices int64 [B, H, W], IGNORED for pixels of none."""
-
-    presenter = MaskPresenter
-
     def targets(self, labels: Tensor) -> Tensor:
         return labels.long()
 
@@ -176,7 +173,7 @@ class Segmentation(ImageTask):
 
         return {"pixels": confusion(outputs, targets)}
 
-    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+    def evaluated(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         pixels = states["pixels"].double()
         hits, either = pixels.diagonal(), pixels.sum(0) + pixels.sum(1)
         known = either > 0
@@ -194,7 +191,7 @@ class Segmentation(ImageTask):
         return images, torch.zeros(count, *size, dtype=torch.uint8, device=device)
 
     def output_shape(self, count: int, size: Size) -> tuple[int, ...]:
-        return count, self.values.outputs(self.config.dataset), *size
+        return count, self.outputs(self.config.dataset), *size
 
     def passes(self, inputs: Tensor) -> list[Tensor]:
         # note: outputs of other views belong to other pixels

@@ -111,10 +111,10 @@ class Totals:
         states = named = _named(totals, next(filter(None, shapes), {}))
         if self._task.gathers:
             states = _joined(self._rows)
-        metrics = self._task.metrics(states, samples)
+        metrics = self._task.evaluated(states, samples)
         metrics |= self._own.results(named, samples, {name: text for one in errors for name, text in one.items()})
         self._own.warn()
-        return Evaluation({one.name: metrics[one.name] for one in self._task.values.metrics}, loss / samples, samples)
+        return Evaluation({one.name: metrics[one.name] for one in self._task.metrics}, loss / samples, samples)
 
 
 def _joined(batches: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

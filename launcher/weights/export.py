@@ -69,7 +69,7 @@ def export_run(
         task = build_task(config, facts=card["task"])
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
-            of_text, of_pixels = task.values.axes == 1, task.values.labelled == "pixels"
+            of_text, of_pixels = task.axes == 1, task.labelled == "pixels"
             lines = card_lines(card, of_text=of_text, of_pixels=of_pixels)
             card |= {"load": lines, "serve": SERVE, "note": None}
             write_onnx(network, task, staged / ONNX)
@@ -91,9 +91,7 @@ def _check_declared(config: RunConfig, network: nn.Module, task: Task) -> None:
     if network_changes(config) or not config.algorithms.acting("change_model"):
         return
     plain = build_model(config.model, config.task.outputs(config.dataset), config.loss, 0, config.dataset.channels)
-    inputs = task.prepare(
-        outside_steps(task.blank(2, task.values.evaluation_size(config), torch.device("cpu"))[0])
-    ).inputs
+    inputs = task.prepare(outside_steps(task.blank(2, task.evaluation_size(config), torch.device("cpu"))[0])).inputs
     is_equal = plain.state_dict().keys() == network.state_dict().keys()
     if is_equal:
         plain.load_state_dict(network.state_dict())

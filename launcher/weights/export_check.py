@@ -165,6 +165,6 @@ def agrees(outputs: Tensor, expected: Tensor, rounding: float) -> bool:
 def _noise(plan: Plan, task: Task) -> Loaded:
     """Return random pixels, or tokens."""
     inputs, labels = task.blank(_NOISE, plan.loaded_evaluation_size, torch.device("cpu"))
-    most = 256 if task.values.axes == 2 else task.values.outputs(plan.config.dataset)
+    most = 256 if task.axes == 2 else task.outputs(plan.config.dataset)
     random = randomness.generator(plan.config.seed, "export").integers(0, most, inputs.shape)
     return torch.from_numpy(random).to(inputs.dtype), labels, np.arange(_NOISE)

@@ -52,12 +52,12 @@ class ExportGraph(nn.Module):
 
 def input_name(task: Task) -> str:
     """Return the name of the program's input."""
-    return "tokens" if task.values.axes == 1 else "images"
+    return "tokens" if task.axes == 1 else "images"
 
 
 def output_name(task: Task) -> str:
     """Return the name of the program's output."""
-    return "numbers" if task.values.scores(task.config.loss) == "numbers" else "logits"
+    return "numbers" if task.scores(task.config.loss) == "numbers" else "logits"
 
 
 def write_onnx(network: nn.Module, task: Task, path: Path) -> None:
@@ -73,8 +73,8 @@ def write_onnx(network: nn.Module, task: Task, path: Path) -> None:
     from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
 
     # note: torch would fix a batch size of one
-    inputs, _ = task.blank(2, task.values.loaded_evaluation_size(task.config), torch.device("cpu"))
-    lengths = {1: torch.export.Dim.AUTO} if task.values.axes == 1 else {}
+    inputs, _ = task.blank(2, task.loaded_evaluation_size(task.config), torch.device("cpu"))
+    lengths = {1: torch.export.Dim.AUTO} if task.axes == 1 else {}
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:

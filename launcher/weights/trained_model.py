@@ -75,7 +75,7 @@ class TrainedModel:
 
         Raises UserError if one has other channels or another type, or the model predicts text.
         """
-        if self.task.values.axes == 1:
+        if self.task.axes == 1:
             raise UserError("a language model has no images to predict; launcher.weights.generate continues a text")
         decoder, predicted = CentreCrops(self.card["input"]), []
         for start in range(0, len(images), _BATCH):

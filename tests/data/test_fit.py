@@ -194,7 +194,7 @@ def test_masks_do_not_count_around_an_image(tmp_path: Path) -> None:
     task = build_task(config)
     outputs = torch.zeros(1, 2, 40, 40).index_fill_(1, torch.tensor([1]), 1.0)
     states = task.states(outputs, task.targets(torch.from_numpy(mask)[None]))
-    assert task.metrics(states, 1)["pixel_accuracy"] == 1
+    assert task.evaluated(states, 1)["pixel_accuracy"] == 1
     outside = outputs.clone()
     outside[:, :, torch.from_numpy(mask == 255)] = 50.0
     targets = task.targets(torch.from_numpy(mask)[None])

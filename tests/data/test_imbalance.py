@@ -15,7 +15,7 @@ from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
-from launcher.tasks.classification import ClassificationConfig
+from launcher.tasks.classification import Classification
 from tests.commands import execute, refused
 
 from .conftest import add, make_loaders, notes, same, stream, words_for, write_files
@@ -115,7 +115,7 @@ def test_other_weights_are_refused(folder: Path, value: str, message: str) -> No
 def test_a_task_without_weights_of_classes_refuses_them(
     words: list[str], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ClassificationConfig, "weighs_classes", False)
+    monkeypatch.setattr(Classification, "weighs_classes", False)
     config = compose(["launch=cpu", *words]).config
     with pytest.raises(UserError, match=f"task=classification has no weights of classes; set {remedy}"):
         check(Plan(config, 1, 320), {})

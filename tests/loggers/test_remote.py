@@ -15,7 +15,7 @@ from launcher.loggers.wandb import WandbTracker
 from launcher.records.metrics import ResumeRecord, StartRecord
 from launcher.records.run_folder import create
 from launcher.records.sinks import scalars
-from launcher.tasks.classification import ClassificationConfig
+from launcher.tasks.classification import Classification
 from tests.commands import refused
 from tests.made_runs import end, evaluation
 from tests.tracking_server import Server
@@ -77,11 +77,11 @@ def test_scalars_have_the_names_of_the_records() -> None:
 
 def test_closing_scalars_have_the_last_and_best_metric() -> None:
     rows = [record.row() for record in (evaluation(10, 0.7), evaluation(20, 0.6), end(20))]
-    assert closing_scalars(rows, ClassificationConfig.metrics[0]) == {
+    assert closing_scalars(rows, Classification.metrics[0]) == {
         "end/top1": 0.6, "end/best_top1": 0.7,
         "end/train_seconds": 30.0, "end/eval_seconds": 4.0, "end/save_seconds": 1.0,
     }  # fmt: skip
-    assert closing_scalars([], ClassificationConfig.metrics[0]) == {}
+    assert closing_scalars([], Classification.metrics[0]) == {}
 
 
 @pytest.mark.parametrize(

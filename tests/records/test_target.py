@@ -11,14 +11,14 @@ from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.metrics import reached
-from launcher.tasks.classification import ClassificationConfig
+from launcher.tasks.classification import Classification
 from tests.made_runs import evaluation
 
 ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (30, 0.75))]
 
 
 def test_the_first_evaluation_that_reaches_the_target_counts() -> None:
-    task = ClassificationConfig(name="classification")
+    task = Classification(name="classification")
     first = reached(ROWS, task.goal("top1:0.759"))
     assert (first["step"], first["train_seconds"]) == (20, 2.0)
     assert reached(ROWS, task.goal("top1:0.76")) == first

@@ -11,12 +11,10 @@ from launcher.algorithms.label_smoothing import smooth
 from launcher.config.compose import compose
 from launcher.data.batch import one_hot
 from launcher.errors import UserError
-from launcher.plan.checks import check
-from launcher.plan.plan import plan_for
-from launcher.tasks import Details, Task, build_task
+from launcher.tasks import Details, build_task
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion
-from tests.trainers import SMALL
+from launcher.tasks.images import ImageTask
 
 CROSS_ENTROPY, BCE = (build_task(compose([f"loss={name}"]).config).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
@@ -24,8 +22,9 @@ LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
 
 
-class WithoutStates(Task):
-    targets = predictions = details = blank = Classification.targets
+class WithoutStates(ImageTask):
+    metrics = Classification.metrics
+    targets = predictions = details = Classification.targets
 
 
 class WithoutRows(Details):
@@ -33,10 +32,9 @@ class WithoutRows(Details):
     add = texts = Confusion.add
 
 
-def test_what_a_task_or_its_details_lack_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutStates)
+def test_what_a_task_or_its_details_lack_is_one_line() -> None:
     with pytest.raises(UserError, match=r"^WithoutStates of \S+ has no states; write what it lacks$"):
-        check(plan_for(compose(SMALL).config, 1), {})
+        WithoutStates(name="without_states")
     with pytest.raises(UserError, match=r"WithoutRows of \S+ has no heading and no rows; write what it lacks$"):
         WithoutRows()
 

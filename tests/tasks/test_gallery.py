@@ -8,12 +8,12 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.files import page
-from launcher.tasks.classification import Classification
+from launcher.tasks import build_task
 from launcher.tasks.confusion import Confusion
 from tests.html import Page
 
 CLASSES = ["<b>ant", "bee"]
-TASK = Classification(compose([]).config)
+TASK = build_task(compose([]).config)
 
 
 class Files:

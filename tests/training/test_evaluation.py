@@ -103,8 +103,8 @@ def test_balanced_accuracy_and_macro_f1_are_scikit_learns(labels, predicted, exp
 
 def test_an_evaluation_shows_balanced_accuracy_where_classes_differ():
     metrics = {"top1": 0.5, "top5": 1.0, "balanced_accuracy": 0.5, "macro_f1": 0.4}
-    assert TASK.values.text(metrics) == "top-1 50.00%  top-5 100.00%"
-    assert TASK.values.text(metrics | {"balanced_accuracy": 0.25}).endswith("top-5 100.00%  balanced accuracy 25.00%")
+    assert TASK.text(metrics) == "top-1 50.00%  top-5 100.00%"
+    assert TASK.text(metrics | {"balanced_accuracy": 0.25}).endswith("top-5 100.00%  balanced accuracy 25.00%")
 
 
 @pytest.mark.parametrize("training", [True, False])
