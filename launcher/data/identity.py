@@ -12,7 +12,6 @@ from launcher.data.class_names import composed
 from launcher.data.index import Images, Texts
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import source_of
-from launcher.data.split import sizes
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
@@ -69,7 +68,7 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
 def listed(images: Images) -> list[tuple[str, int | None]]:
     """Return CLASS/NAME and bytes of each image, then of each mask; names in Unicode's composed form."""
     # note: macOS's may not be
-    files = [(composed(name), size) for name, size in zip(images.names, sizes(images), strict=True)]
+    files = [(composed(name), size) for name, size in zip(images.names, images.sizes(), strict=True)]
     if images.masks is None:
         return files
     names = Texts(path.removeprefix(f"{images.root}/") for path in images.masks)

@@ -6,19 +6,23 @@ Imports no torch.
 import json
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
-from launcher.data.dropped import Dropped
+from launcher.data.dropped import UNREADABLE, Dropped, drops_of
+from launcher.data.listing import unreadable_path
+from launcher.data.sources.layout import problem
+from launcher.data.workers import in_threads
 from launcher.files import atomic
 
 # note: larger than any image that can be decoded; a malicious file must not fill the memory
 MOST_BYTES = 1 << 30
 _TABLE = "index.json"
+_FILES_A_TASK = 1000
 _TEXTS, _ARRAYS = ("names", "paths", "masks", "groups"), ("labels", "places")
 
 
@@ -165,6 +169,32 @@ class Images:
         """Return the bytes of an image, None if unknown; raises OSError if it no longer exists."""
         piece = self.piece(number)
         return piece.size if self.places is not None else os.stat(piece.file).st_size  # noqa: PTH116 - of a million files
+
+    def sizes(self) -> Sequence[int | None]:
+        """Return the bytes of each image, None if unknown; raises UserError if an image no longer exists."""
+        if self.places is not None:
+            return [None if size < 0 else size for size in self.places[:, 2].tolist()]
+        try:
+            return [*in_threads(self.size, range(len(self)), _FILES_A_TASK)]
+        except OSError as error:
+            raise problem(self.root.removesuffix(f"/{self.place.rstrip('/')}"), unreadable_path(error)) from None
+
+    def missing_files(self) -> list[str]:
+        """Return the files of images that do not exist."""
+
+        def missing(number: int) -> str:
+            file = self.piece(number).file
+            return "" if os.path.exists(file) else file  # noqa: PTH110 - of a million files
+
+        return [*filter(None, in_threads(missing, range(len(self)), _FILES_A_TASK))]
+
+    def without(self, skipped: Collection[str]) -> Self:
+        """Remove images, given relative to the data set's folder; classes stay."""
+        if not skipped:
+            return self
+        kept = np.array([f"{self.place}{file}" not in skipped for file in self.names])
+        bad = [self.names[number] for number in np.flatnonzero(~kept).tolist()]
+        return replace(self.part(kept), dropped={**self.dropped, **drops_of({UNREADABLE: bad})})
 
     def part(self, chosen: np.ndarray) -> Self:
         """Select images: those where `chosen`, bool [N], is true, or those of these numbers, in order; classes stay."""

@@ -23,7 +23,6 @@ from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images
 from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.source import lacks_package
-from launcher.data.split import missing_files, without
 from launcher.data.unreadable import reasons, unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -124,7 +123,7 @@ def match_images(
     """
     images = evaluation_images(path, config, classes, report)
     bad = unreadable([images], PixelType.of(config.dataset), report) if config.dataset.skip_bad else {}
-    images = without(images, bad)
+    images = images.without(bad)
     notes = skip_notes(bad, [images])
     names, labels = read_labels(config, images.classes)
     labels, places = labels[images.labels], places_in(names, classes)
@@ -167,7 +166,7 @@ def _check_readable(config: RunConfig, splits: Sequence[Images], notes: list[str
         return
     total = sum(len(split) for split in splits)
     listed = [split for split in splits if split.paths is not None]
-    if missing := [file for split in listed for file in missing_files(split)]:
+    if missing := [file for split in listed for file in split.missing_files()]:
         message = (
             f"{len(missing):,} of the {count_of(total, 'image')} that it lists do not exist: {first_few(missing, 10)}; "
         )

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,15 +57,9 @@ def test_a_changed_class_file_name_or_size_is_another_data_set(flowers: Path, ch
     assert of(flowers) != before
 
 
-def test_ffcv_files_of_the_folder_or_of_a_tar_are_the_same_data_set(flowers: Path, tmp_path: Path) -> None:
+def test_ffcv_files_of_the_folder_are_the_same_data_set(flowers: Path) -> None:
     write_files(flowers)
     assert of(flowers, "dataloader=ffcv") == of(flowers)
-    with tarfile.open(tmp_path / "flowers.tar", "w") as tar:
-        tar.add(flowers / "train", "flowers/train")
-        tar.add(flowers / "val", "flowers/val")
-    folder = f"dataloader.folder={tmp_path / 'ffcv'}"
-    write_files(tmp_path / "flowers.tar", folder)
-    assert of(tmp_path / "flowers.tar", "dataloader=ffcv", folder) == of(flowers)
 
 
 @pytest.mark.parametrize("words", [[], ["dataset.val_split=0.4"]])

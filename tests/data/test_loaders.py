@@ -15,8 +15,7 @@ import torch
 from launcher.data.batch import Moment, normalize
 from launcher.data.images import ChangeImage
 from launcher.data.jpeg import decode_part
-from launcher.data.sources.find import open_source
-from launcher.data.workers import Reading, quiet
+from launcher.data.workers import Reading
 from launcher.errors import MachineError, UserError
 
 from .conftest import make_loaders, same, stream
@@ -154,14 +153,6 @@ def test_the_error_of_a_broken_image_shows_its_path(image_folder: Path, tmp_path
     for workers in (0, 2):
         with pytest.raises(UserError, match=r"cat/\d+\.jpg cannot be read as an image"):
             stream(make_loaders(broken, f"dataloader.workers={workers}"))
-
-
-def test_folders_that_are_not_a_data_set_are_refused(image_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no train/ folder"):
-        open_source(str(tmp_path), "train", quiet)
-    (tmp_path / "train" / "empty").mkdir(parents=True)
-    with pytest.raises(UserError, match="contains no images"):
-        open_source(str(tmp_path), "train", quiet)
 
 
 def test_normalised_pixels_by_the_formula() -> None:

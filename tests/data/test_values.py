@@ -14,7 +14,6 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import v2 as T
 
 from launcher.config.compose import compose
-from launcher.data.builtin import ensure_folder
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders
@@ -174,12 +173,6 @@ def test_synthetic_batches_repeat_after_their_number(batches: int) -> None:
     assert len(images) == 8
     assert images == [images[step % batches] for step in range(8)]
     assert len(set(images)) == batches
-
-
-def test_built_in_images_are_as_many_as_the_config_has(tmp_path: Path) -> None:
-    counts = ["dataset.train_samples=24", "dataset.val_samples=12"]
-    folder = ensure_folder(compose(["dataset=shapes", f"dataset.path={tmp_path / 'drawn'}", *counts]).config.dataset)
-    assert {split: len([*folder.glob(f"{split}/*/*.jpg")]) for split in ("train", "val")} == {"train": 24, "val": 12}
 
 
 @pytest.mark.parametrize(("links", "images"), [("refuse", 3), ("follow", 4)])

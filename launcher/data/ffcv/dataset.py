@@ -74,7 +74,7 @@ class FFCVDataset:
         """Return whether all files of `train prepare` are there, with their manifests; raises as `path`."""
         if self.dataset.path is None:
             return False
-        return all(is_there(one) and is_there(manifest_path(one)) for _, one in self.written())
+        return all(is_written(path) for _, path in self.written())
 
     def written(self) -> list[tuple[str, Path]]:
         """Return split and path of each file that `train prepare` writes; raises as `path`."""
@@ -122,6 +122,11 @@ class FFCVDataset:
         usual = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")["files"]
         changed = {name: value for name, value in asdict(self.loader.files).items() if value != usual[name]}
         return words + "".join(f" dataloader.files.{name}={value}" for name, value in changed.items())
+
+
+def is_written(path: Path) -> bool:
+    """Return whether a file and its manifest are there."""
+    return is_there(path) and is_there(manifest_path(path))
 
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:

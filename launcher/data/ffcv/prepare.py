@@ -18,7 +18,7 @@ from launcher.counts import count_of
 from launcher.data.builtin import shapes_folder
 from launcher.data.classes import check_classes
 from launcher.data.ffcv.beton import ALLOCATION, ROW, ROWS_START, Beton, Manifest, checksum, manifest_path, open_beton
-from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
+from launcher.data.ffcv.dataset import SPLITS, FFCVDataset, is_written
 from launcher.data.ffcv.encoder import store_all
 from launcher.data.ffcv.unfinished import UnfinishedFile
 from launcher.data.identity import fingerprint, fingerprint_of_whole, listed
@@ -29,14 +29,10 @@ from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_threads, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.files import atomic
-from launcher.files.disk import is_there, reason
+from launcher.files.disk import reason
 
 _IMAGES_A_TASK = 16
 _CHUNK = 1 << 24
-
-
-class Unwritable(UserError):
-    """The folder or the disk of the files cannot be written."""
 
 
 def prepare(data: FFCVDataset, report: Report, images: Sequence[Images] = ()) -> Iterator[tuple[Path, Manifest]]:
@@ -44,8 +40,8 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Images] = ()) ->
 
     images: those of training and validation if they are listed, labelled by one class.
 
-    Raises UserError if the images are missing, some cannot be decoded (unless skipped), or one of the files has others,
-    and Unwritable.
+    Raises UserError if the images are missing, some cannot be decoded (unless skipped), one of the files has others, or
+    none can be written.
     """
     loader, dataset = data.loader, data.dataset
     for split in SPLITS:
@@ -121,11 +117,6 @@ def _fingerprint_without(images: Images, entries: Sequence[tuple[str, int | None
     return fingerprint(entry for entry, file in zip(entries, images.names, strict=True) if file not in bad)
 
 
-def is_written(path: Path) -> bool:
-    """Return whether a file and its manifest are there."""
-    return is_there(path) and is_there(manifest_path(path))
-
-
 def key_of(source: Images, values: FFCVFile, *, upright: bool) -> str:
     """Return the SHA-256 of what determines a file, equal for equal lists of images and equal values."""
     files = [*source.names]
@@ -163,11 +154,11 @@ class _Job:
                 return self._write(unfinished, path)
         except (FileExistsError, NotADirectoryError):
             message = "is a file, or below one; choose a folder"
-            raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
+            raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
         except OSError as error:
             message = f"{path} cannot be written ({reason(error)}); finished images are kept: "
             message += "run the same command to resume"
-            raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
+            raise UserError(Problem(message, "dataloader.folder", path.parent)) from None
 
     def _write(self, unfinished: UnfinishedFile, path: Path) -> Manifest:
         source, entries = self.source, listed(self.source)

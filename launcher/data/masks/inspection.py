@@ -20,7 +20,6 @@ from launcher.data.masks.values import Masks
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.layout import problem
 from launcher.data.sources.reading import read
-from launcher.data.split import without
 from launcher.data.unreadable import each, reasons
 from launcher.data.workers import Report
 from launcher.errors import first_few
@@ -96,7 +95,7 @@ def _usable(
             other = str(not dataset.exif_orientation).lower()
             remedy = f"rotate these masks as their images, or set dataset.exif_orientation={other}"
         raise problem(splits[0].root, message + remedy)
-    return [without(split, bad) for split in splits], bad, [one.pixels for one in checked]
+    return [split.without(bad) for split in splits], bad, [one.pixels for one in checked]
 
 
 def _checked(split: Images, config: RunConfig, classes: int | None, report: Report) -> Checked:

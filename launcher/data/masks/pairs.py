@@ -19,7 +19,6 @@ from launcher.data.listing import files_below, is_folder, is_image, unreadable_p
 from launcher.data.masks.values import MaskTask
 from launcher.data.pixel_types import ARRAYS, PixelType
 from launcher.data.sources.layout import VAL, problem
-from launcher.data.split import without
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Images
         images = [split_of(root, split, dataset) for split in ("train", "val")]
     # note: all pairs are divided, since the bad ones are found later
     train, val = divide(images, dataset, config.seed, by_class=False)
-    train, val = (replace(without(one, skipped), classes=class_names(config)) for one in (train, val))
+    train, val = (replace(one.without(skipped), classes=class_names(config)) for one in (train, val))
     return train, val
 
 

@@ -31,7 +31,6 @@ from launcher.data.sources.shards import (
     split_of,
 )
 from launcher.data.sources.source import Files
-from launcher.data.split import sizes, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -96,7 +95,7 @@ def find_splits(
     images, bad = _listed(dataset, labelled, report, is_prepared=is_prepared), dict[str, str]()
     if skipped is None and dataset.skip_bad and not dataset.is_built_in:
         bad = unreadable(images, PixelType.of(dataset), report)
-    readable = [without(one, bad if skipped is None else skipped) for one in images]
+    readable = [one.without(bad if skipped is None else skipped) for one in images]
     return divide(readable, dataset, seed, by_class=labelled == "class"), bad
 
 
@@ -206,7 +205,7 @@ def list_images(
     """
     files = Files(as_class_folders(lone_table(path) or path))
     images = _kind_of(files, parts)(files, parts, options, report)
-    if not is_prepared and any(one.are_in_bucket and None in sizes(one) for one in images):
+    if not is_prepared and any(one.are_in_bucket and None in one.sizes() for one in images):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
         raise problem(files.url, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
     return images
