@@ -85,7 +85,6 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None
     assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
     assert "0.25600" in shown  # 2.048 / 8 in the first epoch
     plan = json.loads(output_of("plan", "recipe=hot", "fidelity=published", "--json"))
-    assert [row["view"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
     names = plan["order"]["change_batch"]
     assert names.index("colout") == names.index("progressive_resizing") + 1
 

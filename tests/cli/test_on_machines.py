@@ -54,6 +54,7 @@ def test_several_machines_share_the_batch_and_each_has_its_price(words: tuple[st
     assert 1.6 < two["samples_per_second"] / one["samples_per_second"] < 2.0
 
 
+@pytest.mark.slow
 def test_a_budget_is_spent_on_several_machines() -> None:
     words = ("plan", "recipe=mild", "--budget", "100usd", "--on", "2x p4d_24xlarge")
     out = output_of(*words)
@@ -62,6 +63,7 @@ def test_a_budget_is_spent_on_several_machines() -> None:
     assert {choice["nodes"] for choice in values_of(*words)["choices"]} == {2}
 
 
+@pytest.mark.slow
 def test_all_machines_with_several_nodes_leave_out_those_without_a_known_network() -> None:
     offers = offered(*PLAN, "--on", "all", "launch.nnodes=2")
     unknown = {o["machine"] for o in offers if "network" in str(o["problem"])}
@@ -96,6 +98,7 @@ def test_the_list_of_all_machines_fits_a_terminal_and_gives_reasons_below() -> N
     assert "note: price: unknown date: " in notes
 
 
+@pytest.mark.slow
 def test_a_quality_gives_the_length_of_its_curve() -> None:
     out = output_of("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
     assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out

@@ -17,7 +17,7 @@ from timm.data import create_transform
 
 from launcher.config.compose import compose
 from launcher.data.batch import START
-from launcher.data.crops import Crops, centre_boxes, centre_cut, place_inside, resize_by_pillow
+from launcher.data.crops import Crops, centre_boxes, centre_cut, resize_by_pillow
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.loading import build_loaders
@@ -51,16 +51,6 @@ def test_whole_images_are_timms(fit: str, mode: str, whole: tuple[int, int], sha
     fill = FILL if fit == "pad" else None
     ours = centre_cut(np.array(source), None, whole, "bilinear", resize_by_pillow, fill)
     assert np.array_equal(ours.transpose(2, 0, 1), expected)
-
-
-@pytest.mark.parametrize("whole", SIZES)
-def test_a_padded_image_is_torchvisions_resized_and_padded_one(whole: tuple[int, int]) -> None:
-    source = image_of(96, 32)
-    rows, columns = place_inside(32, 96, whole)
-    margins = [columns.start, rows.start, whole[1] - columns.stop, whole[0] - rows.stop]
-    inside = T.Resize((rows.stop - rows.start, columns.stop - columns.start))(source)
-    expected = np.asarray(T.Pad(margins, fill=tuple(FILL))(inside))
-    assert np.array_equal(centre_cut(np.array(source), None, whole, "bilinear", resize_by_pillow, FILL), expected)
 
 
 @pytest.mark.parametrize(("shape", "shorter"), [((96, 32), 40), ((32, 96), 80), ((130, 60), 40), ((60, 60), 80)])

@@ -22,6 +22,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @each_version
 def test_every_package_but_one_has_a_wheel(version: str, machine: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def release(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_release_has_wheel_sdist_and_checksums(checkout: Path) -> None:
     done = release(checkout)
     assert done.returncode == 0, done.stderr
@@ -85,6 +86,7 @@ def check_metadata(wheel: Path) -> None:
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

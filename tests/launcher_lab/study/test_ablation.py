@@ -28,13 +28,13 @@ from tests.made_runs import MakeRun
 
 
 def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
-    hot = compose(["recipe=hot"]).config
-    variants = {variant.name: variant for variant in grid(list(hot.algorithms))}
-    assert len(variants) == 2 + 2 * len(hot.algorithms)
+    medium = compose(["recipe=medium"]).config
+    variants = {variant.name: variant for variant in grid(list(medium.algorithms))}
+    assert len(variants) == 2 + 2 * len(medium.algorithms)
     for variant in variants.values():
-        active = compose(["recipe=hot", *variant.words]).config.algorithms
+        active = compose(["recipe=medium", *variant.words]).config.algorithms
         kind, _, name = variant.name.partition(" ")
-        everything = hot.algorithms
+        everything = medium.algorithms
         expected = {
             "all": everything,
             "none": {},

@@ -112,8 +112,8 @@ def test_long_learning_curves_are_thinned_and_keep_ends_and_peaks(make_run: Make
 def test_report_writes_page_and_image(folder: Path, tmp_path: Path) -> None:
     outputs = [tmp_path / name for name in ("r.html", "r.png", "r.pdf", "r.svg")]
     words = ["report", str(folder), *(word for path in outputs for word in ("-o", str(path)))]
-    for _ in range(2):  # note: the second replaces what the first has written
-        assert "11 runs, 5 points" in output_of(*words)
+    outputs[0].write_text(html(folder))  # note: it replaces a page that it has written
+    assert "11 runs, 5 points" in output_of(*words)
     assert [file.read_bytes()[:4] for file in outputs[1:]] == [b"\x89PNG", b"%PDF", b"<svg"]
     assert not list(tmp_path.glob(".*.tmp"))
 
