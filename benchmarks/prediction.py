@@ -17,8 +17,8 @@ import yaml
 from scipy.optimize import least_squares
 
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
+from launcher.config.gpus import efficiencies
 from launcher.prediction.machines import decoding_threads
-from launcher.prediction.rates import efficiencies
 
 _WORKERS = 8
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"

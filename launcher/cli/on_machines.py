@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launcher.cli.budget import choose
 from launcher.config.compose import Composed, compose
-from launcher.config.gpus import check_gpu
+from launcher.config.gpus import check_gpu, efficiencies
 from launcher.config.groups import price_age
 from launcher.config.tasks import TaskConfig
 from launcher.console import console, print_json, table, verbatim
@@ -22,7 +22,6 @@ from launcher.prediction.machines import ALL, machine_named, rented
 from launcher.prediction.offers import Offer, network_problem
 from launcher.prediction.on_machines import offers_on
 from launcher.prediction.prediction import Prediction, main_bound
-from launcher.prediction.rates import efficiencies
 from launcher.records.progress import duration
 from launcher.results.published import known_curves
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 
@@ -54,6 +55,12 @@ class Torch:
 def gpus() -> dict[str, Gpu]:
     """Return the GPUs of conf/gpus.yaml by the name that machines use."""
     return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
+
+
+@cache
+def efficiencies() -> dict[str, Any]:
+    """Return the values of conf/efficiencies.yaml: of GPUs, loaders and writers, from measurements."""
+    return read_mapping(paths.CONF / "efficiencies.yaml")
 
 
 @cache

@@ -1,12 +1,12 @@
 """Write the FFCV files that a run reads before it starts, and note what files would save a run without them."""
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher import paths
 from launcher.compute.probe import usable_cores
 from launcher.config.compose import AUTO, Composed
+from launcher.config.gpus import efficiencies
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console
@@ -86,7 +86,7 @@ def note_on_files(composed: Composed, plan: Plan) -> list[str]:
         return []
     saved = cost.loading_images - cost.loading_files
     dataset, task = plan.config.dataset, plan.config.task
-    if saved < max(_NOTED, _measured()["prepare"]["margin"] * cost.writing) or not _may_be_beside(plan.config):
+    if saved < max(_NOTED, efficiencies()["prepare"]["margin"] * cost.writing) or not _may_be_beside(plan.config):
         return []
     values = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")
     loader = FFCVLoader(**{**values, "files": FFCVFile(**values["files"])})
@@ -105,7 +105,7 @@ def gigabytes_first(plan: Plan) -> float:
 
 def cost_on(plan: Plan, cores: int) -> Cost:
     """Predict the cost of a plan's FFCV files on so many cores, from the measurements of conf/efficiencies.yaml."""
-    values, loaders = _measured()["prepare"], _measured()["loaders"]
+    values, loaders = efficiencies()["prepare"], efficiencies()["loaders"]
 
     def images_a_second(loader: str, rate: float) -> float:
         threads = cores * (1 + loaders[loader]["second_thread"]) / loaders["threads_a_core"]
@@ -119,12 +119,6 @@ def cost_on(plan: Plan, cores: int) -> Cost:
     loading = (plan.train_samples * plan.epochs / images_a_second(one, loaders[one]["rates"][-1]) for one in _LOADERS)
     # note: cores and disk write at the same time
     return Cost(max(encoding, disk), images * values["bytes"] / 1e9, *loading)
-
-
-@cache
-def _measured() -> dict[str, Any]:
-    """Return the measurements of loaders and writers."""
-    return read_mapping(paths.CONF / "efficiencies.yaml")
 
 
 def check_written(config: RunConfig) -> None:

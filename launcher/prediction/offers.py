@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from launcher.config.gpus import gpus, unsupported
+from launcher.config.gpus import efficiencies, gpus, unsupported
 from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
@@ -16,7 +16,6 @@ from launcher.plan.plan import Plan
 from launcher.prediction.machines import gpu_of
 from launcher.prediction.prediction import Prediction, Predictor
 from launcher.prediction.profiles import Profile, correction
-from launcher.prediction.rates import efficiencies
 from launcher.results.curve_math import pareto_front
 
 

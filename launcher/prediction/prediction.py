@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from launcher.config.fields import is_on
-from launcher.config.gpus import Gpu
+from launcher.config.gpus import Gpu, efficiencies
 from launcher.config.hardware import Hardware
 from launcher.config.schema import RunConfig
 from launcher.data.loaders.features import FeatureLoader
@@ -25,7 +25,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 from launcher.prediction.faster import described, fastest
 from launcher.prediction.machines import loading_rate
-from launcher.prediction.rates import Parts, Rates, efficiencies
+from launcher.prediction.rates import Parts, Rates
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from launcher import paths
 from launcher.config.fields import is_on
-from launcher.config.gpus import Gpu
+from launcher.config.gpus import Gpu, efficiencies
 from launcher.config.schema import RunConfig
-from launcher.config.yaml_file import read_mapping
 from launcher.plan.counted import CountedStep, Work
-
-
-@cache
-def efficiencies() -> dict[str, Any]:
-    """Return the values of conf/efficiencies.yaml."""
-    return read_mapping(paths.CONF / "efficiencies.yaml")
 
 
 @dataclass(frozen=True)

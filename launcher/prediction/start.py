@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from launcher.compute.probe import usable_cores
-from launcher.config.gpus import gpus
+from launcher.config.gpus import efficiencies, gpus
 from launcher.config.schema import RunConfig
 from launcher.doctor.machine import judge_compiler
 from launcher.launch.prepare import Prepared
@@ -11,7 +11,6 @@ from launcher.measure.launch import MEASURES
 from launcher.prediction.faster import AUTO, described, is_open, why_eager, with_eager_steps
 from launcher.prediction.prediction import Predictor
 from launcher.prediction.profiles import gpu_named
-from launcher.prediction.rates import efficiencies
 from launcher.records.progress import duration
 
 

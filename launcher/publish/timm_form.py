@@ -11,6 +11,7 @@ from launcher.config.choices import LIBRARIES
 from launcher.config.fields import edges
 from launcher.models.timm import timm_architectures
 from launcher.weights.card import LIBRARY_CONFIG
+from launcher.weights.export_check import agrees
 from launcher.weights.trained_model import exported_model
 
 # Error of a logit relative to the largest one: both networks compute the same operations in another memory format.
@@ -79,5 +80,4 @@ def _is_equal(folder: Path, card: Mapping[str, Any]) -> bool:
     # note: another version of timm may build this architecture otherwise
     except (RuntimeError, TypeError, ValueError):
         return False
-    most = _ROUNDING * expected.abs().max()
-    return bool(logits.shape == expected.shape and (logits - expected).abs().max() <= most)
+    return logits.shape == expected.shape and agrees(logits, expected, _ROUNDING)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.prediction import GOAL_MEDIAN, GOAL_WORST, alone, fitted_to, row
 from benchmarks.published import Figure, figures
-from launcher.prediction.rates import efficiencies
+from launcher.config.gpus import efficiencies
 
 TEXT = (Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "prediction.md").read_text()
 TABLES = TEXT[TEXT.index("<!-- figures -->") : TEXT.index("<!-- end of figures -->")]

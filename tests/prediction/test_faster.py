@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.gpus import gpus
+from launcher.config.gpus import efficiencies, gpus
 from launcher.config.schema import RunConfig
 from launcher.doctor.machine import Finding
 from launcher.launch.devices import Devices
@@ -14,7 +14,6 @@ from launcher.plan.plan import plan_for
 from launcher.prediction import start
 from launcher.prediction.faster import described, fastest, why_eager, with_eager_steps
 from launcher.prediction.prediction import Predictor
-from launcher.prediction.rates import efficiencies
 from launcher.prediction.start import with_fastest_steps
 
 IMAGENET = ["dataset=imagenet", "dataset.train_samples=1281167", "dataset.val_samples=50000", "dataloader=synthetic"]

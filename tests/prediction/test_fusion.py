@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from launcher.config.compose import compose
-from launcher.config.gpus import gpus
+from launcher.config.gpus import efficiencies, gpus
 from launcher.plan.counted import CountedStep, Work
 from launcher.prediction.fusion import compiled_kernels, eager_kernels
-from launcher.prediction.rates import Rates, efficiencies
+from launcher.prediction.rates import Rates
 from launcher.prediction.trace import Call
 from tests.traces import traced
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from launcher.config.compose import compose
+from launcher.config.gpus import efficiencies
 from launcher.errors import UserError
 from launcher.measure.estimate import Estimate, Span
 from launcher.plan.plan import Plan, plan_for
@@ -11,7 +12,6 @@ from launcher.prediction.lengths import length_for
 from launcher.prediction.machines import machine_named, rented
 from launcher.prediction.offers import best_interval, offers
 from launcher.prediction.prediction import Prediction
-from launcher.prediction.rates import efficiencies
 from launcher.results.curves import Curve, CurvePoint, StudySetting
 from launcher.results.published import published_curves
 

@@ -8,7 +8,7 @@ import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from launcher.config.compose import compose
-from launcher.config.gpus import Gpu, gpus
+from launcher.config.gpus import Gpu, efficiencies, gpus
 from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
 from launcher.plan.counted import CountedStep, Work, computed
@@ -16,7 +16,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.prediction import step_trace
 from launcher.prediction.machines import decoding_threads, loading_rate, thread_rate
 from launcher.prediction.prediction import Predictor, counted_steps
-from launcher.prediction.rates import Parts, Rates, efficiencies
+from launcher.prediction.rates import Parts, Rates
 from launcher.prediction.step_trace import _peak
 from launcher.prediction.trace import Call
 from tests.counted_steps import made_up

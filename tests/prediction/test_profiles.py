@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.gpus import gpus
+from launcher.config.gpus import efficiencies, gpus
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.prediction.prediction import Predictor
 from launcher.prediction.profiles import correction, gpu_named, read_profiles
-from launcher.prediction.rates import Rates, efficiencies
+from launcher.prediction.rates import Rates
 from launcher.records.metrics import Record, StartRecord, TrainRecord
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import save_estimate

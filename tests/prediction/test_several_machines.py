@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.gpus import gpus
+from launcher.config.gpus import efficiencies, gpus
 from launcher.config.groups import machines
 from launcher.plan.counted import CountedStep, Work
 from launcher.plan.plan import plan_for
 from launcher.prediction.machines import gpu_of, loading_rate
 from launcher.prediction.offers import between_checkpoints, offers
 from launcher.prediction.prediction import Predictor
-from launcher.prediction.rates import Rates, efficiencies
+from launcher.prediction.rates import Rates
 from tests.counted_steps import made_up
 
 
