@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps, PngImagePlugin
-from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
 from launcher.data.decode import UnreadableImage, decode
@@ -86,11 +85,10 @@ def test_an_image_is_rotated_by_its_exif_orientation(kind: str, orientation: int
 @pytest.mark.parametrize("orientation", STORED)
 def test_an_image_of_each_format_stays_as_stored(kind: str, orientation: int) -> None:
     """Pillow itself turns a TIFF."""
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    Image.fromarray(np.ascontiguousarray(STORED[orientation])).save(file, kind, exif=exif)
+    save(orientation, file := io.BytesIO(), kind)
     decoded = decode(file.getvalue(), upright=False)
-    assert (decoded.image.size, decoded.turned) == (STORED[orientation].shape[1::-1], False)
+    assert np.abs(np.asarray(decoded.image).astype(int) - STORED[orientation]).mean() < 3
+    assert not decoded.turned
     assert decode(file.getvalue(), upright=True).turned == (orientation > 1)
 
 
@@ -101,12 +99,6 @@ def test_profiles_and_texts_of_some_megabytes_do_not_matter() -> None:
         file = io.BytesIO()
         Image.fromarray(UPRIGHT).save(file, "PNG", **options)
         assert np.array_equal(decode(file.getvalue(), upright=True).image, UPRIGHT)
-
-
-@pytest.mark.parametrize("orientation", STORED)
-def test_without_exif_rotation_the_pixels_are_torchvisions(tmp_path: Path, orientation: int) -> None:
-    save(orientation, file := tmp_path / "p.jpg", "JPEG")
-    assert decode(file.read_bytes(), upright=False).image.tobytes() == pil_loader(file).tobytes()
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
