@@ -41,7 +41,7 @@ class LossOfNumbers(Called, LossConfig):
 
 
 @dataclass(frozen=True, config=STRICT)
-class LossTargetConfig(LossOfNumbers):
+class LossTarget(LossOfNumbers):
     """A loss of the user's, for any labels.
 
     probabilities: of the outputs, for predictions and exports; null: those of the task.

@@ -15,7 +15,7 @@ from launcher.models.timm import FORBIDDEN
 
 
 @dataclass(frozen=True, config=STRICT)
-class ModelTargetConfig(Called, ModelConfig):
+class ModelTarget(Called, ModelConfig):
     """Calls the target with the number of outputs as `num_classes`, and its keywords; timm's also with the channels."""
 
     draws = True

@@ -17,7 +17,7 @@ from launcher.errors import Problem, Problems
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScheduleTargetConfig(Called, ScheduleConfig):
+class ScheduleTarget(Called, ScheduleConfig):
     """Calls the target with the completed fraction of what follows the warmup; returns a factor of the peak."""
 
     leading = 1
