@@ -1,4 +1,4 @@
-"""Call the active algorithms at each point of the loop, in the order of their declarations."""
+"""Call the active algorithms at each point of the loop, in the order of their places."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

@@ -117,7 +117,7 @@ class Task(TaskConfig, ABC):
     def loss(self, outputs: Tensor, targets: Tensor, **of_classes: Tensor) -> Tensor:
         """Return the mean loss [], in float32.
 
-        of_classes: `LossConfig.of_classes`, float32 [C], in training; only if the declaration has `weighs_classes`.
+        of_classes: `LossConfig.of_classes`, float32 [C], in training; only if it has `weighs_classes`.
         """
         return self._loss(outputs.float(), targets, **of_classes)
 
