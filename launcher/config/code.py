@@ -160,7 +160,13 @@ def use_recorded(recorded: Any, digests: Any, origin: str) -> list[str]:
 
 def loaded() -> list[Own]:
     """Return what this process and those that started it have loaded."""
-    return [Own(*one) for one in json.loads(os.environ.get(_LOADED, "[]"))]
+    return [*_owned(os.environ.get(_LOADED, "[]"))]
+
+
+@cache
+def _owned(text: str) -> tuple[Own, ...]:
+    # note: every key that a command types or checks asks
+    return tuple(Own(*one) for one in json.loads(text))
 
 
 def modules() -> list[ModuleType]:
