@@ -165,7 +165,7 @@ def loaded() -> list[Own]:
 
 @cache
 def _owned(text: str) -> tuple[Own, ...]:
-    # note: every key that a command types or checks asks
+    # note: read for every key of a command
     return tuple(Own(*one) for one in json.loads(text))
 
 
