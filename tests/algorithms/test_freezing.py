@@ -17,7 +17,6 @@ from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.errors import UserError
 from launcher.models.parameters import owned_parameters, parameters_of_head
-from launcher.optimizers.decoupled_sgd import DecoupledSGD
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
@@ -55,7 +54,7 @@ def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:
     """Return the names of the parameters that a step changes."""
     # note: with momentum and decay a gradient of zero still changes the weights
     values = compose(["optimizer=decoupled_sgd", "optimizer.momentum=0.9"]).config.optimizer
-    optimizer = DecoupledSGD([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1, values)  # type: ignore[arg-type]
+    optimizer = values.of([{"params": list(model.parameters()), "weight_decay": 0.1}], 0.1)  # type: ignore[attr-defined]
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     algorithm.before_step(model, loaded.moment)
     optimizer.zero_grad(set_to_none=True)
