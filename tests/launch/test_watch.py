@@ -57,9 +57,11 @@ def test_ranks_that_start_later_also_receive_the_signal(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_detected_when_the_watch_ends_at_once(tmp_path: Path) -> None:
-    failing = start("import os; os._exit(3)")
+    failing, done = start("import os; os._exit(3)"), start("pass")
+    done_file(tmp_path, done.pid).touch()
     failing.wait()
-    with RankWatch(ids(failing), tmp_path, tmp_path) as watch:
+    done.wait()
+    with RankWatch(ids(failing, done), tmp_path, tmp_path) as watch:
         pass
     assert watch.failed_first == {failing.pid}
 
