@@ -193,12 +193,16 @@ class CentreCrops(Pixels):
 
         Raises UserError if it is of another type.
         """
+        return self._prepared(self.checked(image), self.size)
+
+    def checked(self, image: np.ndarray) -> np.ndarray:
+        """Return the pixels of an image [H, W, C] that a program has decoded; raises UserError for another type."""
         of_type, pixels = self.pixel_type, np.asarray(image)
         needed = f"pass [height, width, {of_type.channels}] of {of_type.dtype}"
         if pixels.ndim not in (2, 3) or not pixels.size:
             raise UserError(f"an array of shape {[*pixels.shape]} is no image; {needed}, in a list")
         try:
-            return self._prepared(of_type.checked(pixels), self.size)
+            return of_type.checked(pixels)
         except UnreadableImage as error:
             raise UserError(f"an array is no image of this model: {error}; {needed}") from None
 

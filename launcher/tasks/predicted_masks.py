@@ -21,7 +21,6 @@ from launcher.tasks.pixels import palette
 from launcher.tasks.presenters import PredictedImage, PredictingModel
 
 
-@torch.inference_mode()
 def write_masks(
     model: PredictingModel, files: Sequence[str], masks: Sequence[Path], top: int
 ) -> Iterator[PredictedImage]:
@@ -34,25 +33,32 @@ def write_masks(
     try:
         for file, mask in zip(files, masks, strict=True):
             mask.parent.mkdir(parents=True, exist_ok=True)
-            yield _written(model, file, mask, top)
+            yield predicted_file(model, file, top, mask)
     except OSError as error:
         raise UserError(
             Problem(f"cannot be written ({error.strerror}); set another folder", "--masks", mask.parent)
         ) from None
 
 
-def _written(model: PredictingModel, file: str, path: Path, top: int) -> PredictedImage:
-    """Write the mask of one file."""
+def predicted_file(model: PredictingModel, file: str, top: int, write_to: Path | None = None) -> PredictedImage:
+    """Return the classes with most pixels of a file's whole image; `write_to`: where its mask is written."""
+    values = model.card["input"]
     try:
-        mask = predicted_mask(model, read(Piece(file, file)))
+        pixels = pixel_type_of(values).read(read(Piece(file, file)), upright=values["exif_orientation"])
     except UnreadableImage as error:
         return PredictedImage(file, [], str(error))
-    task: MaskTask = model.task
-    with atomic.writing(path) as temporary:
-        mask_image(mask, task).save(temporary, "PNG")
-    shares = np.bincount(mask.reshape(-1), minlength=len(model.card["classes"])) / mask.size
+    mask = predicted_mask(model, pixels)
+    if write_to:
+        with atomic.writing(write_to) as temporary:
+            mask_image(mask, model.task).save(temporary, "PNG")
+    return PredictedImage(file, largest_shares(mask, model.card["classes"], top))
+
+
+def largest_shares(mask: np.ndarray, names: Sequence[str], top: int) -> list[tuple[str, float]]:
+    """Return the classes with most pixels of a mask of class indices, with their share of all."""
+    shares = np.bincount(mask.reshape(-1), minlength=len(names)) / mask.size
     order = np.argsort(-shares, kind="stable")[:top]
-    return PredictedImage(file, [(model.card["classes"][n], float(shares[n])) for n in order if shares[n]])
+    return [(names[n], float(shares[n])) for n in order if shares[n]]
 
 
 def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
@@ -70,10 +76,11 @@ def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
     return image
 
 
-def predicted_mask(model: PredictingModel, data: bytes) -> np.ndarray:
-    """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
+@torch.inference_mode()
+def predicted_mask(model: PredictingModel, pixels: np.ndarray) -> np.ndarray:
+    """Return the class of each pixel of an image [H, W, C], uint8 [H, W]."""
     values = model.card["input"]
-    pixels, size = pixel_type_of(values).read(data, upright=values["exif_orientation"]), edges(values["size"])
+    size = edges(values["size"])
     (*shape, _), inside = pixels.shape, (slice(None), slice(None))
     if values["resize"] is None:
         resized = centre_cut(pixels, None, size, values["interpolation"], fill=values["fill"])

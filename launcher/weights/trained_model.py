@@ -30,6 +30,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
+from launcher.tasks.predicted_masks import largest_shares, predicted_file, predicted_mask
 from launcher.tasks.presenters import PredictedImage
 from launcher.training import checkpoint
 from launcher.training.evaluation import Evaluation, evaluate, outside_steps
@@ -57,6 +58,10 @@ class TrainedModel:
     device: torch.device
     task: Task
 
+    @property
+    def _predicts_masks(self) -> bool:
+        return "mask" in self.task.needs
+
     @torch.inference_mode()
     def outputs(self, pixels: Tensor) -> Tensor:
         """Return the network's outputs for pixels [B, C, H, W] on the device, float32."""
@@ -70,6 +75,8 @@ class TrainedModel:
     def predict(self, images: Sequence[np.ndarray], top: int = 5) -> list[list[tuple[str, float]]]:
         """Return the predictions of images of any size, prepared as those of files: names, and their numbers.
 
+        Those of a segmentation are the classes with most pixels of the whole image, and their share of all.
+
         images: arrays [H, W, C] of the channels and type of the training images, uint8 [H, W, 3] of RGB for most.
         top: the most classes of each image.
 
@@ -78,6 +85,9 @@ class TrainedModel:
         if self.task.axes == 1:
             raise UserError("a language model has no images to predict; launcher.weights.generate continues a text")
         decoder, predicted = CentreCrops(self.card["input"]), []
+        if self._predicts_masks:
+            masks = (predicted_mask(self, decoder.checked(image)) for image in images)
+            return [largest_shares(mask, self.card["classes"], top) for mask in masks]
         for start in range(0, len(images), _BATCH):
             arrays = [decoder.of_array(image) for image in images[start : start + _BATCH]]
             pixels = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
@@ -86,6 +96,9 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[str], top: int) -> Iterator[PredictedImage]:
         """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
+        if self._predicts_masks:
+            yield from (predicted_file(self, file, top) for file in files)
+            return
         folder = Images("val", "", [], Texts(files), np.zeros(len(files), np.int64), paths=Texts(files))
         images = ReadableImages(folder, decoder := CentreCrops(self.card["input"]))
         workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0

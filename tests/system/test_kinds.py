@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import launcher
 from launcher.records.metrics import read_metrics
 from tests.forked import CARD_LINES, python
 from tests.runs import Here, Train, draw_nothing, results, resumed_after_kill, same
@@ -99,7 +100,7 @@ def of_several(train: Train, kind: Kind) -> None:
 
 
 def of_any_size(train: Train, _: Kind) -> None:
-    """Masks have the size of their images, shares are those of their pixels, and nothing is overwritten."""
+    """Masks have the size of their images, shares are those of their pixels here and in Python; none is overwritten."""
     files = [train.folder / "drawn" / "val" / "images" / "000000.jpg", train.folder / "wide.png"]
     with Image.open(files[0]) as image:
         image.resize((70, 48)).save(files[1])
@@ -113,7 +114,13 @@ def of_any_size(train: Train, _: Kind) -> None:
         assert "would overwrite" in refused
         assert refused.count("and 1 more") == more
         assert files[1].read_bytes() == before
-    rows = csv.DictReader(ours.splitlines())
+    rows = [*csv.DictReader(ours.splitlines())]
+    images, model = launcher.predict(train.folder / "runs/run", paths, top=11), launcher.load(train.folder / "export")
+    of_arrays = model.predict([np.asarray(Image.open(file)) for file in files], top=11)
+    for image, of_array in zip(images, of_arrays, strict=True):
+        printed = {row["class"]: float(row["share"]) for row in rows if row["file"] == image.file}
+        assert dict(image.classes) == pytest.approx(printed, abs=1e-3)
+        assert of_array == image.classes
     shares = {row["class"]: float(row["share"]) for row in rows if row["file"] == paths[0]}
     names = card_of(train, "export")["classes"]
     counts = np.bincount(np.asarray(masks[0]).reshape(-1), minlength=11) / 32**2
