@@ -132,6 +132,7 @@ def test_errors_state_the_key(plain: Path, tmp_path: Path) -> None:
         path=write(tmp_path / "few", ["a/p/1.png", "b/p/2.png"]),
     )
     held_out = write(tmp_path / "divided", ["train/a/1.png", "train/b/1.png", "val/a/2.png", "val/b/3.png"])
-    assert "remove dataset.folds or move" in error("dataset.folds=5", "dataset.fold=1", path=held_out)
+    already = "dataset.folds=5: {} holds validation images already (val); remove the key, or move them"
+    assert already.format(held_out) in error("dataset.folds=5", "dataset.fold=1", path=held_out)
     assert "dataset.folds=3" in refused("plan", "dataset=shapes", "dataset.folds=3", "dataset.fold=1")
     assert "did you mean dataset.folds" in refused("plan", *words_for(plain, "kfold=5"))

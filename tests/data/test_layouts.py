@@ -120,7 +120,7 @@ def test_of_several_validation_folders_the_first_is_read_and_the_others_are_note
     ignored = f"ignoring {folder}/test; dataset.test_path={folder}/test evaluates the finished run on it"
     assert notes(folder) == [f"no {folder}/val: validating on the images of {folder}/valid", ignored]
     assert notes(folder, f"dataset.test_path={folder}/test") == notes(folder)[:1]
-    with pytest.raises(UserError, match=f"{folder}/valid holds validation images already"):
+    with pytest.raises(UserError, match=rf"{folder} holds validation images already \(valid\); remove the key"):
         notes(folder, "dataset.val_split=0.2")
     shutil.rmtree(folder / "valid")
     assert notes(folder, "dataset.val_split=0.2")[1:] == [ignored]

@@ -28,8 +28,8 @@ from launcher.data.sources.layout import (
 _ELSEWHERE = "images in folders of no split that is read"
 
 
-# Where an image is: a number, or number of an archive, first byte, bytes and compressed bytes.
-Place = int | tuple[int, ...]
+# Where an image is: number of an archive, first byte, bytes and compressed bytes; or what another reader needs.
+Place = tuple[Any, ...]
 
 
 class Rows:
@@ -73,7 +73,7 @@ class Rows:
                 drop(self._dropped, REPLACED, path)
         self._places[key] = place
 
-    def add_file(self, path: str, place: Place = 0, mark: str = "") -> None:
+    def add_file(self, path: str, place: Place = (), mark: str = "") -> None:
         """Add a file by its path below the folder of the classes, or drop it."""
         parts = path.split("/")
         if any(map(is_ignored, parts)):
@@ -87,7 +87,7 @@ class Rows:
             label = composed({"first": parts[0], "last": parts[-2], "path": "/".join(parts[:-1])}[self._level])
             before = self.place(label, path) if mark else None
             # note: in one archive the last of equal names counts, as when unpacking
-            is_in_same = isinstance(before, tuple) and isinstance(place, tuple) and before[0] == place[0]
+            is_in_same = before is not None and before[0] == place[0]
             self.add(label, path, place, "" if is_in_same else mark)
 
     def add_table(self, number: int, file: str, listing: Listing, options: SourceOptions) -> None:
@@ -100,11 +100,11 @@ class Rows:
             options.check_label(label or "", file, f"row {row + 1} ({name})")
             self.add(label or "", path_in_class(name, label or ""), (number, *place), f"#{number}-{row}")
 
-    def folder(
+    def images(
         self,
         path: str,
         order: Sequence[str],
-        columns: Callable[[np.ndarray], Mapping[str, Any]] = lambda places: {},
+        columns: Callable[[list[Place]], Mapping[str, Any]] = lambda places: {},
         place: str = "",
     ) -> Images:
         """Return the images, sorted by class and name; classes have the given order, others that of their names.
@@ -123,8 +123,8 @@ class Rows:
         keys = sorted(self._places, key=_name)
         labels = np.fromiter((numbers[_label(key)] for key in keys), np.int64, len(keys))
         by_class = np.argsort(labels, kind="stable")
-        places = np.array([self._places[key] for key in keys], np.int64)[by_class]
         names = Texts(_name(keys[number]) for number in by_class.tolist())
+        places = [self._places[keys[number]] for number in by_class.tolist()]
         taken = len(names) + sum(one.rows for one in self._dropped.values())
         if taken != self._seen:
             message = f"{self._seen:,} files or rows were listed, but {taken:,} are taken or dropped with a reason; "
@@ -162,7 +162,7 @@ def add_archives(
     root = _root(tree, top, rows.wanted, path, options.classes, is_divided=is_divided, samples=samples)
     prefix = "" if samples and root == top else f"{root}/" * bool(root)
     folders = tree.folders(top)
-    read = tuple(f"{join(top, name)}/" for one in ("train", "val") if (name := split_among(folders, one)))
+    read = tuple(f"{join(top, name)}/" for one in ("train", "val") if (name := split_among(path, folders, one)))
     for number, (archive, listing) in enumerate(archives.items()):
         for row, (file, label, place) in enumerate(listing.files()):
             mark = f"#{number}-{row}"
@@ -180,9 +180,9 @@ def add_archives(
     return [] if samples else in_order(map(composed, tree.folders(root)))
 
 
-def in_archives(archives: Sequence[Archive]) -> Callable[[np.ndarray], Mapping[str, Any]]:
+def in_archives(archives: Sequence[Archive]) -> Callable[[list[Place]], Mapping[str, Any]]:
     """Return the columns of images whose places are in these archives, by number."""
-    return lambda places: {"archives": archives, "places": places}
+    return lambda places: {"archives": archives, "places": np.array(places, np.int64)}
 
 
 def _have_labels(path: str, archives: Mapping[str, Listing]) -> bool:

@@ -18,7 +18,7 @@ from launcher.data.sources.cifar import as_class_folders
 from launcher.data.sources.folders import list_bucket, list_folders
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import are_imagenet, list_imagenet
-from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem, split_among
+from launcher.data.sources.layout import DIVIDED, FFCV, Wanted, below, is_remote, problem, split_among
 from launcher.data.sources.path_tables import TABLES, folders_in, list_tables, lone_table, tables_in
 from launcher.data.sources.shards import (
     COMPRESSED,
@@ -118,15 +118,13 @@ def _options(dataset: Dataset, labelled: str, classes: Sequence[str] = (), group
 @contextmanager
 def _keyed(dataset: Dataset) -> Iterator[None]:
     """State the key that divides the images in errors of `dataset.val_split`."""
+    key = DIVIDED if dataset.folds is None else "dataset.folds"
+    value = dataset.val_split if dataset.folds is None else dataset.folds
     try:
         yield
     except UserError as error:
-        if dataset.folds is None:
-            raise
-        of_split, key = "dataset.val_split", "dataset.folds"
-        problems = (replace(one, message=one.message.replace(of_split, key)) for one in error.problems)
         raise UserError(
-            *(replace(one, key=key, value=dataset.folds) if one.key == of_split else one for one in problems)
+            *(replace(one, key=key, value=value) if one.key == DIVIDED else one for one in error.problems)
         ) from None
 
 
@@ -157,7 +155,7 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
 def _kind_of(files: Files, parts: Sequence[Wanted]) -> List:
     """Return what lists the images of a path.
 
-    Raises UserError if it is a file of another kind, a folder of compressed archives alone, or has no such part.
+    Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
     path = files.url
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
@@ -179,13 +177,11 @@ def _kind_of(files: Files, parts: Sequence[Wanted]) -> List:
             return list_folders
     if are_imagenet(files, parts):
         return list_imagenet
-    if path in tables or any(split_among(tables.values(), one) for one in parts):
+    if path in tables or any(split_among(path, tables.values(), one) for one in parts):
         return list_tables
     if archives:
         return list_archives
-    if is_remote(path):
-        return list_bucket
-    raise no_split(path, parts[0])
+    return list_bucket if is_remote(path) else list_tables
 
 
 def open_source(

@@ -4,15 +4,12 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from launcher.data.class_names import composed, in_order
 from launcher.data.dropped import Drops, notes_on
 from launcher.data.index import Archive, Images
 from launcher.data.listing import entries, files_below, is_folder, unreadable_path
-from launcher.data.sources.arrange import Rows
+from launcher.data.sources.arrange import Rows, in_archives
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import UNDIVIDED, Tree, Wanted, below, class_root, problem, split_of_wanted
 from launcher.data.sources.path_tables import TABLES
@@ -55,7 +52,7 @@ def _on_disk(path: Path, tree: Tree, wanted: Wanted, options: SourceOptions) -> 
         rows.add_file(file)
     rows.drop_all(dict(sorted(refused.items())))
     rows.drop_all(in_root)
-    return rows.folder(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
+    return rows.images(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
 
 
 def list_bucket(files: Files, parts: Sequence[Wanted], options: SourceOptions, report: Report) -> list[Images]:
@@ -79,15 +76,8 @@ def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Rep
             message = f"has neither {split_of_wanted(wanted)}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}"
             raise problem(path, f"{message}; set another URL") from None
     report(what, 1, 1)
-    rows, bytes_of = Rows(wanted, options), [-1 if size is None else size for size in sizes.values()]
-    for number, name in enumerate(sizes):
-        rows.add_file(name, number)
+    rows = Rows(wanted, options)
+    for name, size in sizes.items():
+        rows.add_file(name, (0, 0, -1 if size is None else size, 0))
     order = in_order(map(composed, tree.folders(root)))
-    folder = Archive(f"{below(path, root)}/")
-
-    def columns(places: np.ndarray) -> dict[str, Any]:
-        known = np.array(bytes_of, np.int64)[places]
-        none = np.zeros_like(known)
-        return {"archives": [folder], "places": np.stack([none, none, known, none], 1)}
-
-    return rows.folder(path, order, columns)
+    return rows.images(path, order, in_archives([Archive(f"{below(path, root)}/")]))

@@ -61,7 +61,7 @@ def _split(files: Files, split: str, report: Report) -> Images:
     for label, member in images:
         if is_image(member.name):
             rows.add(label, f"{label}/{member.name}", (0, member.start, member.size or 0, 0))
-    return rows.folder(archive, [], in_archives([Archive(archive, version)]))
+    return rows.images(archive, [], in_archives([Archive(archive, version)]))
 
 
 def _val_classes(files: Files, path: str) -> list[str]:

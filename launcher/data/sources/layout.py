@@ -18,6 +18,9 @@ SPLIT_NAMES = ("train", "training", *VAL, "testing")
 _RUN = ("config.yaml", "metrics.jsonl")
 UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
 
+# The key that divides all images, in errors; `dataset.folds` may do so too.
+DIVIDED = "dataset.val_split"
+
 # A split, `all` images that `dataset.val_split` divides, or those of an `evaluation`: of `val`, or of all classes.
 Wanted = Literal["train", "val", "all", "evaluation"]
 
@@ -134,56 +137,45 @@ def top_folder(tree: Tree, classes: Collection[str] = ()) -> str:
     return path
 
 
-def split_among(present: Collection[str], wanted: Wanted) -> str | None:
-    """Return which of the splits that are present is read; None if it is missing."""
+def split_among(path: str, present: Collection[str], wanted: Wanted) -> str | None:
+    """Return which of the splits that are present is read; None if it is missing.
+
+    Of all images it is that to train on, else an empty text: those of no split. Raises UserError if validation images
+    exist besides those to divide; some to test on may be there.
+    """
+    if wanted == "all":
+        if held_out := [name for name in VAL[:-1] if name in present]:
+            message = f"{path} holds validation images already ({held_out[0]}); remove the key, or move them"
+            raise UserError(Problem(message, DIVIDED, None))
+        return "train" if "train" in present else ""
     names = VAL if split_of_wanted(wanted) == "val" else ("train",)
     return next((name for name in names if name in present), None)
 
 
-def part_among(path: Path | str, present: Collection[str], wanted: Wanted) -> str | None:
-    """Return `split_among` names of files or values of a column; of all images: those to train on, or of no split.
-
-    Raises UserError if validation images exist besides those to divide; some to test on may be there.
-    """
-    if wanted != "all":
-        return split_among(present, wanted)
-    if held_out := [name for name in VAL[:-1] if name in present]:
-        message = f"{path} holds {held_out[0]} images already; remove the key"
-        raise UserError(Problem(message, "dataset.val_split", path))
-    return "train" if "train" in present else ""
-
-
 def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
-    """Return the files of a split by their names; raises UserError as `part_among`, and if it is missing."""
-    name = part_among(path, splits.values(), wanted)
+    """Return the files of a split by their names; raises UserError as `split_among`, and if it is missing."""
+    name = split_among(path, splits.values(), wanted)
     if chosen := [file for file in splits if splits[file] == name]:
         return chosen
-    raise no_split(path, wanted)
-
-
-def no_split(path: str, wanted: Wanted) -> UserError:
-    """Return an error about a split that is missing."""
     split = split_of_wanted(wanted)
     message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
-    return problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
+    raise problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
 
 
 def class_root(tree: Tree, wanted: Wanted, path: str, classes: Collection[str] = ()) -> str:
     """Return the folder whose folders are the classes; `path` is the data set's, for messages.
 
-    Raises UserError if a split is missing, may be a class, or validation images exist besides those to divide.
+    Raises UserError as `split_among`, and if a split is missing or may be a class.
     """
     top = top_folder(tree, classes)
     folders = tree.folders(top)
-    held_out = [name for name in VAL if name in folders]
-    if wanted == "evaluation":
-        return join(top, held_out[0]) if held_out else top
-    if wanted == "all":
-        return _undivided(tree, top, folders, held_out, path)
-    if name := split_among(folders, wanted):
-        return join(top, name)
-    message = f"has no {wanted}/ folder; expected {below(path, join(top, wanted))}/CLASS/*.jpg"
-    raise problem(path, message + _remedy(tree, top, wanted, path, folders))
+    name, split = split_among(below(path, top), folders, wanted), split_of_wanted(wanted)
+    if wanted == "all" and (name or "test" not in folders):
+        return _undivided(tree, top, folders, path)
+    if name or wanted == "evaluation":
+        return join(top, name) if name else top
+    message = f"has no {split}/ folder; expected {below(path, join(top, split))}/CLASS/*.jpg"
+    raise problem(path, message + _remedy(tree, top, split, path, folders))
 
 
 def unread_folders(tree: Tree, root: str) -> list[str]:
@@ -202,27 +194,21 @@ def _holds_images(tree: Tree, path: str) -> bool:
     return tree.has_images(path) or any(_holds_images(tree, join(path, name)) for name in tree.folders(path))
 
 
-def _undivided(tree: Tree, top: str, folders: list[str], held_out: list[str], path: str) -> str:
-    # note: images to test on may lie beside those that are divided
-    if held_out not in ([], ["test"]):
-        message = f"{below(path, join(top, held_out[0]))} holds validation images already"
-        raise problem(path, f"{message}; remove dataset.val_split or move the folder")
+def _undivided(tree: Tree, top: str, folders: list[str], path: str) -> str:
     train, others = join(top, "train"), _not_splits(tree, top)
-    if "train" in folders:
-        if not others or held_out:
-            return train
-        if not tree.folders(train):
-            return top
-        message = f"train/ may be a split or a class, since {first_few(others)} lie beside it; "
-        message += f"set dataset.path={below(path, train)}, or remove train/ or the others"
-        raise problem(path, message)
-    if held_out:
-        message = f"has no train/ folder; expected {below(path, train)}/CLASS/*.jpg"
-        raise problem(path, message)
-    if names := [name for name in folders if name.casefold() in SPLIT_NAMES]:
-        message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
-        raise problem(path, message)
-    return top
+    if "train" not in folders:
+        if names := [name for name in folders if name.casefold() in SPLIT_NAMES]:
+            message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
+            raise problem(path, message)
+        return top
+    # note: images to test on may lie beside those that are divided
+    if not others or "test" in folders:
+        return train
+    if not tree.folders(train):
+        return top
+    message = f"train/ may be a split or a class, since {first_few(others)} lie beside it; "
+    message += f"set dataset.path={below(path, train)}, or remove train/ or the others"
+    raise problem(path, message)
 
 
 def _remedy(tree: Tree, top: str, split: str, path: str, folders: list[str]) -> str:
@@ -233,4 +219,4 @@ def _remedy(tree: Tree, top: str, split: str, path: str, folders: list[str]) -> 
     inner = [one for one in (join(top, name) for name in folders) if "train" in tree.folders(one)]
     if split == "train" and inner:
         return f"; set dataset.path={below(path, inner[0])}"
-    return "" if split_among(folders, "val") else UNDIVIDED
+    return UNDIVIDED if {*VAL}.isdisjoint(folders) else ""

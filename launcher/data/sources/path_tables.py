@@ -7,20 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from launcher.counts import count_of
 from launcher.data.index import Images, Texts
 from launcher.data.listing import is_file, is_folder, unreadable_path
-from launcher.data.sources.arrange import Rows, path_in_class
+from launcher.data.sources.arrange import Place, Rows, path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
 from launcher.data.sources.layout import (
     VAL,
     Wanted,
     is_remote,
     of_split,
-    part_among,
     problem,
+    split_among,
     split_of_wanted,
 )
 from launcher.data.sources.shards import format_of
@@ -47,91 +45,92 @@ def list_tables(files: Files, parts: Sequence[Wanted], options: SourceOptions, r
     Raises UserError if a table cannot be read, has no rows of a split, or one without an image or label.
     """
     path, tables = files.url, tables_in(files.url)
-    taken = [_Taken(wanted, options) for wanted in parts]
+    several = [Rows(wanted) for wanted in parts]
     if path in tables:
-        _read(Path(path), taken)
-        return [one.images(path) for one in taken]
-    chosen = [_chosen(path, tables, wanted) for wanted in parts]
-    taken[0].rows.drop_unread(_NO_SPLIT, [file for file in tables if file not in chosen])
-    for one, table in zip(taken, chosen, strict=True):
-        _read(Path(table), [one], is_of_split=True)
-    return [one.images(table) for one, table in zip(taken, chosen, strict=True)]
+        chosen = [path for _ in parts]
+        _add_by_split(_Table(Path(path), options), several)
+    else:
+        chosen = [_chosen(path, tables, wanted) for wanted in parts]
+        several[0].drop_unread(_NO_SPLIT, [file for file in tables if file not in chosen])
+        for rows, file in zip(several, chosen, strict=True):
+            table = _Table(Path(file), options)
+            for row in _rows(table.path):
+                table.add(rows, row)
+    return [rows.images(file, [], _columns) for rows, file in zip(several, chosen, strict=True)]
 
 
-class _Taken:
-    """The rows of one part of the images, with their files and groups."""
+class _Table:
+    """A table with the names of the columns that are read.
 
-    def __init__(self, wanted: Wanted, options: SourceOptions) -> None:
-        self.rows, self.options, self.files, self.groups = Rows(wanted), options, list[str](), list[str]()
-
-    def add(self, table: Path, number: int, row: Mapping[str, object], image: str, labels: Sequence[str]) -> None:
-        """Add a row; raises UserError if it has no image, label or group."""
-        file, options = _file(table, number, row, image), self.options
-        entry = f"row {number} ({row[image]})"
-        label = label_text([row.get(name) for name in labels], options.columns, f"{table}: {entry}")
-        options.check_label(label, str(table), entry, " and ".join(labels))
-        name = path_in_class(str(row[image]), label)
-        if isinstance(before := self.rows.place(label, name), int) and self.files[before] != file:
-            name = f"{label}/{row[image]}"
-        if self.rows.place(label, name) is not None:
-            self.rows.drop(_REPEATED, entry)
-            return
-        self.rows.add(label, name, len(self.files))
-        self.files.append(file)
-        if options.groups is not None:
-            self.groups.append(_group(table, entry, row, options.groups))
-
-    def images(self, table: str) -> Images:
-        """Return the images; raises UserError if there are none."""
-
-        def columns(places: np.ndarray) -> dict[str, Any]:
-            numbers = places.tolist()
-            groups = Texts(self.groups[number] for number in numbers) if self.options.groups else None
-            return {"paths": Texts(self.files[number] for number in numbers), "groups": groups}
-
-        return self.rows.folder(table, [], columns)
-
-
-def _read(table: Path, parts: Sequence[_Taken], *, is_of_split: bool = False) -> None:
-    """Read the rows of a table, each into the part of its split, or all into one; raises UserError as `list_tables`."""
-    first, options = next(_rows(table), None), parts[0].options
-    if first is None:
-        raise problem(table, "has no rows; add some")
-    head, column = [*first[1]], options.columns.split or _SPLIT
-    image = column_of(head, "image", options.columns.image, str(table))
-    labels = label_columns(head, options.columns, str(table))
-    by_split = {"": parts[0]} if is_of_split else _by_split(table, head, parts, column)
-    if options.groups is not None and options.groups not in head:
-        message = f"{table} has no such column; set one of {first_few(head)}"
-        raise UserError(Problem(message, "dataset.groups", options.groups))
-    for number, row in _rows(table):
-        split = "" if "" in by_split else _split_in(row, column)
-        if (part := by_split.get(split)) is not None:
-            part.add(table, number, row, image, labels)
-        else:
-            parts[0].rows.drop_unread(f"rows whose {column} is {split}", [f"row {number}"])
-
-
-def _by_split(table: Path, head: Sequence[str], parts: Sequence[_Taken], column: str) -> dict[str, _Taken]:
-    """Return the parts of a table by the value of their split; one of all rows by an empty text.
-
-    Raises UserError if a part has no rows, or validation images exist besides those to divide.
+    Raises UserError if it has no rows, or lacks one of the columns.
     """
-    several = [one.rows.wanted for one in parts]
-    if column not in head:
-        if several in (["all"], ["evaluation"]):
-            return {"": parts[0]}
-        message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
-        raise UserError(Problem(message, "dataset.columns.split", column))
-    values = {_split_in(row, column) for _, row in _rows(table)}
-    if several == ["all"] and values.isdisjoint(("train", *VAL)):
-        return {"": parts[0]}
-    names = [part_among(table, values, wanted) for wanted in several]
-    for name, wanted in zip(names, several, strict=True):
+
+    def __init__(self, path: Path, options: SourceOptions):
+        self.path, self._options = path, options
+        if (first := next(_rows(path), None)) is None:
+            raise problem(path, "has no rows; add some")
+        self.columns = [*first[1]]
+        self.split = options.columns.split or _SPLIT
+        self._image = column_of(self.columns, "image", options.columns.image, str(path))
+        self._labels = label_columns(self.columns, options.columns, str(path))
+        if options.groups is not None and options.groups not in self.columns:
+            message = f"{path} has no such column; set one of {first_few(self.columns)}"
+            raise UserError(Problem(message, "dataset.groups", options.groups))
+
+    def split_of(self, row: Row) -> str:
+        """Return the split of a row as its column has it, in small letters."""
+        return str(row[1].get(self.split)).strip().lower() or "empty"
+
+    def add(self, rows: Rows, row: Row) -> None:
+        """Add a row with its file and group; raises UserError if it has no image, label or group."""
+        number, values = row
+        file, options = _file(self.path, number, values, self._image), self._options
+        image = str(values[self._image])
+        entry = f"row {number} ({image})"
+        label = label_text([values.get(name) for name in self._labels], options.columns, f"{self.path}: {entry}")
+        options.check_label(label, str(self.path), entry, " and ".join(self._labels))
+        group = "" if options.groups is None else _group(self.path, entry, values, options.groups)
+        name = path_in_class(image, label)
+        if (before := rows.place(label, name)) is not None and before[0] != file:
+            name = f"{label}/{image}"
+        if rows.place(label, name) is None:
+            rows.add(label, name, (file, group))
+        else:
+            rows.drop(_REPEATED, entry)
+
+
+def _columns(places: list[Place]) -> dict[str, Any]:
+    files, groups = (Texts(column) for column in zip(*places, strict=True))
+    return {"paths": files, "groups": groups if len(groups.content) else None}
+
+
+def _add_by_split(table: _Table, several: Sequence[Rows]) -> None:
+    """Add each row of a table to the rows of its split, or all to one.
+
+    Raises UserError if a split has no rows, or validation images exist besides those to divide.
+    """
+    parts, values = [rows.wanted for rows in several], {""}
+    if table.split in table.columns:
+        values = {table.split_of(row) for row in _rows(table.path)}
+    elif len(parts) > 1 or parts[0] not in ("all", "evaluation"):
+        message = f"{table.path} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
+        raise UserError(Problem(message, "dataset.columns.split", table.split))
+    if values == {""} or (parts == ["all"] and values.isdisjoint(("train", *VAL))):
+        for row in _rows(table.path):
+            table.add(several[0], row)
+        return
+    names = [split_among(str(table.path), values, wanted) for wanted in parts]
+    for name, wanted in zip(names, parts, strict=True):
         if not name:
-            missing = f"has no rows whose {column} is {split_of_wanted(wanted)}"
-            raise problem(table, f"{missing}; add some, or set dataset.val_split=0.1")
-    return dict(zip(map(str, names), parts, strict=True))
+            missing = f"has no rows whose {table.split} is {split_of_wanted(wanted)}"
+            raise problem(table.path, f"{missing}; add some, or set dataset.val_split=0.1")
+    by_split = dict(zip(names, several, strict=True))
+    for row in _rows(table.path):
+        split = table.split_of(row)
+        if (rows := by_split.get(split)) is not None:
+            table.add(rows, row)
+        else:
+            several[0].drop_unread(f"rows whose {table.split} is {split}", [f"row {row[0]}"])
 
 
 def _chosen(path: str, tables: Mapping[str, str], wanted: Wanted) -> str:
@@ -182,10 +181,6 @@ def folders_in(path: str) -> list[str]:
     with suppress(OSError):
         return Files(path).tree().folders("")
     return []
-
-
-def _split_in(row: Mapping[str, object], column: str) -> str:
-    return str(row.get(column)).strip().lower() or "empty"
 
 
 def _file(table: Path, number: int, row: Mapping[str, object], column: str) -> str:

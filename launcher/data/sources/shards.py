@@ -112,7 +112,7 @@ def list_archives(files: Files, parts: Sequence[Wanted], options: SourceOptions,
     for part, archives in zip(rows, of_parts, strict=True):
         ours = {file: listings[file][0] for file in archives}
         order = _add(part, path, ours, options, is_divided=is_divided)
-        images.append(part.folder(path, order, in_archives([listings[file][1] for file in archives])))
+        images.append(part.images(path, order, in_archives([listings[file][1] for file in archives])))
         for listing in ours.values():
             # note: an archive of several parts counts for the first
             listing.dropped.clear()
