@@ -26,13 +26,20 @@ def random_image(height: int, width: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (64, 64), (50, 400)])
-def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "size", "ratio"),
+    [
+        *((height, width, "176", (3 / 4, 4 / 3)) for height, width in ((375, 500), (64, 64), (50, 400))),
+        (200, 500, "[32,64]", (1.5, 8 / 3)),
+    ],
+)
+def test_crops_are_distributed_as_torchvisions(height: int, width: int, size: str, ratio: tuple[float, float]) -> None:
     torch.manual_seed(0)
-    theirs_of = T.RandomResizedCrop(10)
+    theirs_of = T.RandomResizedCrop(10, ratio=ratio)
     blank = torch.empty(3, height, width)
     theirs = [theirs_of.make_params([blank]) for _ in range(3000)]
-    crops = Crops(IMAGE, seed=1, epoch=2, indices=np.arange(3000))
+    image = compose([f"image.train_size={size}"]).config.image
+    crops = Crops(image, seed=1, epoch=2, indices=np.arange(3000))
     ours = [crops.box(i, height, width) for i in range(3000)]
     for place, name in enumerate(("top", "left", "height", "width")):
         assert stats.ks_2samp([box[place] for box in ours], [c[name] for c in theirs]).pvalue > 1e-3, name

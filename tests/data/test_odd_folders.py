@@ -184,6 +184,13 @@ ENTRIES = [
         [move("train", "all"), folder("train"), link("train/dog", "../all/dog")],
         f"{NO_CLASSES.format('train')}; skipping 1 {LINK} /train/dog; {FOLLOW}",
     ),
+    case(
+        "a link to elsewhere that is followed",
+        [move("train/dog", "dogs"), link("train/dog", "../dogs")],
+        READ,
+        "ignoring /dogs, which lie beside the splits",
+        words="dataset.links=follow",
+    ),
     case("a looping link named val", [remove("val"), link("val", "val")], f"{NO_VAL}{SPLIT}"),
 ]
 MODES = (("CMYK", "jpg"), ("P", "png"), ("LA", "png"), ("1", "png"), ("L", "jpg"), ("RGBA", "webp"))

@@ -60,14 +60,6 @@ def test_validation_is_the_first_split_of_its_names_and_other_files_are_counted(
     assert [one.name for one in text_files(drawn.dataset)[0]] == ["extra.txt", "train_2.txt", "train/1.TXT"]
 
 
-def test_a_column_without_texts_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    for split in ("train", "val"):
-        (tmp_path / "text" / f"{split}.jsonl").write_text('{"text": null}\n{"text": 5}\n')
-    with pytest.raises(UserError, match=r"line 2 is no text \(it has 5\)"):
-        stream(config_of(tmp_path / "text"), "train")
-
-
 def test_parquet_is_to_be_written_as_lines(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.parquet").write_bytes(b"PAR1")

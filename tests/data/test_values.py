@@ -20,7 +20,6 @@ from launcher.data.loading import Loaders
 from launcher.data.sampling import buffered_order, epoch_order, train_requests
 from launcher.data.text.prepare import tokens_in
 from launcher.data.text.shards import Stream
-from tests.images import write_images
 
 from .conftest import make_loaders, photographs, write_files
 from .sources.downloads import in_memory, webdataset
@@ -97,19 +96,6 @@ def test_a_loader_of_masks_has_the_workers_and_batches_ahead_of_the_config(tmp_p
     assert requested(loaders) == 3 * 3 + 1
 
 
-@pytest.mark.parametrize(("buffer", "are_together"), [(1, True), (1000, False)])
-def test_images_of_copied_archives_move_by_less_than_the_buffer(
-    buffer: int, are_together: bool, image_folder: Path, tmp_path: Path
-) -> None:
-    bucket = in_memory(webdataset(image_folder, tmp_path))
-    loaders = make_loaders(bucket, "dataloader.workers=0", f"dataloader.shuffle_buffer={buffer}")  # type: ignore[arg-type]
-    of_image, _ = loaders.train.reader.archives or (np.empty(0), 0)
-    read = of_image[np.concatenate([indices for _, _, indices in loaders.train.epoch(0)])]
-    loaders.close()
-    assert len(set(of_image.tolist())) > 1
-    assert (len(list(itertools.groupby(read))) == len(set(read.tolist()))) == are_together
-
-
 def test_the_order_of_copied_archives_is_that_of_the_formula(image_folder: Path, tmp_path: Path) -> None:
     bucket = in_memory(webdataset(image_folder, tmp_path))
     loaders = make_loaders(bucket, "dataloader.workers=0", "dataloader.shuffle_buffer=9")  # type: ignore[arg-type]
@@ -156,14 +142,6 @@ def test_columns_of_splits_and_separators_of_labels_are_those_of_the_config(tmp_
     assert sorted(train.labels.tolist()) == [[1, 0, 1]] * 3 + [[1, 1, 0]] * 3
 
 
-@pytest.mark.parametrize(("os_cache", "how"), [("true", "true"), ("false", "false")])
-def test_files_are_read_as_the_config_sets_it(
-    os_cache: str, how: str, image_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_loaders(image_folder, "dataloader=ffcv", "dataloader.workers=1", f"dataloader.os_cache={os_cache}").close()
-    assert f"dataloader.os_cache={how}: " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("batches", [1, 3])
 def test_synthetic_batches_repeat_after_their_number(batches: int) -> None:
     words = ["dataset=imagenet", "dataset.train_samples=16", "dataset.classes=4", "image.train_size=8"]
@@ -173,16 +151,6 @@ def test_synthetic_batches_repeat_after_their_number(batches: int) -> None:
     assert len(images) == 8
     assert images == [images[step % batches] for step in range(8)]
     assert len(set(images)) == batches
-
-
-@pytest.mark.parametrize(("links", "images"), [("refuse", 3), ("follow", 4)])
-def test_links_are_followed_as_the_config_sets_it(links: str, images: int, tmp_path: Path) -> None:
-    root = write_images(tmp_path / "images", {"train": 3, "val": 1})
-    elsewhere = write_images(tmp_path / "other", {"all": 1}, ["cat"])
-    (root / "train" / "cat" / "link.jpg").symlink_to(elsewhere / "all" / "cat" / "0.jpg")
-    words = ["dataset=image_folder", f"dataset.path={root}", f"dataset.links={links}"]
-    train, _ = inspect_data(compose(words).config, must_exist=True).splits
-    assert np.bincount(train.labels).tolist() == [images, 3]
 
 
 def test_the_seed_gives_the_order_and_batches_of_evaluation_have_the_size_of_the_config(image_folder: Path) -> None:

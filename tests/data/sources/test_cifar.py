@@ -69,15 +69,6 @@ def test_other_files_than_the_published_ones_are_refused_before_they_are_read(tm
     assert not [*paths.cache().glob("CIFAR*")]
 
 
-def test_an_archive_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
-    archive = packed(write_cifar(tmp_path, 10), tmp_path / "gz")
-    content = bytearray(archive.read_bytes())
-    content[len(content) // 2] ^= 1
-    archive.write_bytes(content)
-    with pytest.raises(UserError, match=r"cannot be read.*download it again"):
-        open_source(str(archive), "train", quiet)
-
-
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     for classes in SETS:
         write_cifar(tmp_path, classes, 10)
