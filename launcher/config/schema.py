@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -46,6 +48,8 @@ LOSSES = Group("loss", LossConfig, "losses")
 LOGGER = Group("logger", LoggerConfig, "loggers", plugins=LOGGERS)
 Views = Literal["centre", "5crop", "scales", "shifts"]
 SizeT = TypeVar("SizeT", bound=float)
+# The data sets that any files may be.
+_OWN_FILES = ("image_folder", "text")
 # Groups whose options are all values by name, each on or off.
 SWITCHED = ("algorithms", "callbacks", "metrics")
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
@@ -138,6 +142,12 @@ class Dataset:
         if self.folds is not None and not 1 <= (self.fold or 0) <= self.folds:
             message = f"must be a fold from 1 to {self.folds}; set dataset.fold=1"
             raise UserError(Problem(message, "dataset.fold", self.fold))
+
+    @property
+    def title(self) -> str:
+        """The name of the data in names of runs and headings: for files of one's own, that of their folder or file."""
+        own = Path(self.path or "").name.partition(".")[0] if self.name in _OWN_FILES else ""
+        return re.sub(r"[^\w-]+", "_", own, flags=re.ASCII).strip("_") or self.name
 
     @property
     def is_built_in(self) -> bool:

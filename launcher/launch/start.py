@@ -190,7 +190,7 @@ def _folder(config: RunConfig) -> RunFolder:
     if config.launch.nnodes > 1:
         assert config.run_name is not None
         return create(Path(config.runs), config.run_name, join=True)
-    words = config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")
+    words = config.recipe or config.model.architecture, config.dataset.title, time.strftime("%m%d")
     return create(Path(config.runs), config.run_name or "-".join(words), unique=config.run_name is None)
 
 

@@ -52,7 +52,7 @@ def card(
         raise UserError(f"{folder.path} has no evaluation yet; type train resume {shlex.quote(str(folder.path))}")
     name = shlex.quote(folder.path.name)
     parts = [
-        f"# {config.model.architecture} on {config.dataset.name}",
+        f"# {config.model.architecture} on {config.dataset.title}",
         _section(
             "Results", _table(("metric", "value", "95 % interval", "split", "n"), _results(config.task, evaluations))
         ),

@@ -71,7 +71,7 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
 
     Raises UserError if the number of GPUs per node is unknown, or torch cannot use them.
     """
-    name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
+    name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.title])
     job_words = [word for word in words if word.partition("=")[0] not in with_role(SET_BY_JOB)]
     nodes, gpus = config.launch.nnodes, gpus_of_node(config)
     if gpus:

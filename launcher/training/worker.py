@@ -79,7 +79,7 @@ def draw(folder: RunFolder, config: RunConfig) -> None:
     """Draw the learning curve; a failed write is a warning."""
     from launcher.records.learning_curve import draw_curve  # note: a second for matplotlib
 
-    title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
+    title = [config.recipe or "no recipe", config.model.architecture, config.dataset.title]
     try:
         draw_curve(folder, config.task, " \u00b7 ".join(title))
     except (OSError, UserError) as error:

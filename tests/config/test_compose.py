@@ -189,3 +189,19 @@ def test_a_path_selects_the_data_set_that_it_contains(
     by_environment = compose(words).config.dataset
     assert (by_environment.name, by_environment.path) == (option, None if option == "shapes" else str(path))
     assert not any("dataset=shapes" in note for note in composed.notes)  # no folder of the user's is read as these
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["dataset.path=/data/roads/"], "roads"),
+        (["dataset.path=/data/my photos.tar"], "my_photos"),
+        (["dataset.path=s3://bucket/flowers-{000..012}.tar"], "flowers-_000"),
+        (["dataset.path=/データ"], "image_folder"),
+        (["dataset.path=."], "image_folder"),
+        (["dataset=imagenet", "dataset.path=/data/ilsvrc"], "imagenet"),
+        (["dataset=shapes"], "shapes"),
+    ],
+)
+def test_data_of_ones_own_are_named_by_their_folder(words: list[str], title: str) -> None:
+    assert compose(words).config.dataset.title == title
