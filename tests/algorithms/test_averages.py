@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torchvision.models import resnet18
 
-from launcher.algorithms.ema import decay, update_average
+from launcher.algorithms.ema import decay
 from launcher.data.batch import Moment
-from tests.launches import Launches
 
 
 def after_step(algorithm: Any, model: nn.Module, step: int) -> None:
@@ -47,35 +44,6 @@ def test_the_average_follows_its_recursion_for_weights_and_buffers(bound: Callab
         torch.testing.assert_close(average[name].double(), expected[name], rtol=1e-5, atol=1e-6)
     assert average["1.num_batches_tracked"] == 24
     assert set(average) == set(model.state_dict())
-
-
-def test_the_average_starts_as_pytorchs_does(bound: Callable[..., Any]) -> None:
-    """torchvision's training script averages by this class; a dropped first update leaves the start to the next."""
-    model = nn.Linear(3, 2)
-    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(2**-0.5), use_buffers=True)
-    algorithm = bound("ema", half_life="4ba", update_interval="2ba")
-    algorithm.change_model(model)
-    for step in range(9):
-        with torch.no_grad():
-            model.weight.add_(torch.randn(2, 3))
-        if step > 1:
-            after_step(algorithm, model, step)
-        if step % 2 == 1 and step > 1:
-            theirs.update_parameters(model)
-        if step == 5:
-            state = algorithm.state_dict()
-            algorithm = bound("ema", half_life="4ba", update_interval="2ba")
-            algorithm.change_model(model)
-            algorithm.load_state_dict(state)
-    torch.testing.assert_close(algorithm.evaluation_weights(), dict(theirs.module.state_dict()))
-
-
-def test_an_update_needs_one_launch_per_dtype() -> None:
-    model = resnet18().to(memory_format=torch.channels_last)
-    average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    with Launches() as launches:
-        update_average(average, model.state_dict(), 0.5)
-    assert launches.count == 2
 
 
 def train(algorithm: Any, model: nn.Module, steps: range, weights: dict[int, torch.Tensor]) -> None:

@@ -53,15 +53,6 @@ def test_mixup_blends_images_and_targets_by_the_same_weight() -> None:
         torch.testing.assert_close(targets[i], expected)
 
 
-def test_the_published_mixup_does_not_smooth_the_second_targets() -> None:
-    labels, order = torch.tensor([0, 1, 2, 1]), torch.tensor([2, 0, 3, 1])
-    hot = torch.eye(3)[labels]
-    smoothed = hot * 0.9 + 0.1 / 3
-    both, first = (mix_targets(smoothed, order, torch.tensor(0.25), 3, form) for form in ("both", "first"))
-    torch.testing.assert_close(both, 0.75 * smoothed + 0.25 * smoothed[order])
-    torch.testing.assert_close(first, 0.75 * smoothed + 0.25 * hot[order])
-
-
 def weight_of(changed: Any, original: Tensor) -> float:
     """Return the weight of the mixture that turned one-hot targets into the changed ones."""
     return float(1 - (changed.targets * F.one_hot(original, 10)).sum(1).min())

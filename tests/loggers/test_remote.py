@@ -9,7 +9,6 @@ import pytest
 from launcher import installation
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
-from launcher.loggers.mlflow import MlflowTracker
 from launcher.loggers.remote import RemoteSink, closing_scalars
 from launcher.loggers.wandb import WandbTracker
 from launcher.records.metrics import ResumeRecord, StartRecord
@@ -116,18 +115,6 @@ def test_mlflow_without_a_server_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     assert "no server; set logger.uri=http://HOST:5000" in refused("logger=mlflow", "launch=cpu")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     compose(["logger=mlflow"]).config.logger.check()
-
-
-def test_each_value_of_mlflow_reaches_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = MagicMock()
-    client.return_value.get_experiment_by_name.return_value = None
-    monkeypatch.setitem(sys.modules, "mlflow", MagicMock(MlflowClient=client))
-    monkeypatch.setitem(sys.modules, "mlflow.entities", MagicMock())
-    words = ["logger=mlflow", "logger.uri=http://here:5000", "logger.experiment=mine"]
-    config = compose(words).config
-    MlflowTracker(create(tmp_path, "run"), config, config.logger).open()
-    client.assert_called_once_with("http://here:5000")
-    client.return_value.create_experiment.assert_called_once_with("mine")
 
 
 def test_each_value_of_wandb_reaches_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

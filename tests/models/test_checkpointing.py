@@ -103,25 +103,34 @@ def test_a_model_without_checkpointing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "part", "inputs"),
     [
-        (["model=vit", "model.width=24", "model.heads=3", "model.depth=2"], "vision_transformer.Block"),
+        (
+            ["model=gpt", "model.width=24", "model.heads=3", "model.dropout=0"],
+            "causal_transformer.CausalBlock",
+            torch.arange(16)[None],
+        ),
         (
             ["model=unet", "task=segmentation", "loss=dice_cross_entropy", "model.filters=4"],
             "residual_unet.TwoConvolutions",
+            torch.ones(1, 3, 64, 64),
         ),
     ],
 )
-def test_blocks_are_computed_twice(words: list[str], part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_computed_twice(
+    words: list[str], part: str, inputs: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes, name = [], f"launcher.models.{part}.forward"
     module, _, kind = part.partition(".")
     forward = getattr(import_module(f"launcher.models.{module}"), kind).forward
     monkeypatch.setattr(name, lambda *inputs: passes.append(1) or forward(*inputs))  # type: ignore[func-returns-value]
-    counts = []
+    counts, gradients = [], []
     for word in ("off", "on"):
         config = compose([*words, f"model.checkpointing={word}"]).config
-        network = build_model(config.model, 3, config.loss, 0).train()
+        network = build_model(config.model, 17, config.loss, 0).train()
         passes.clear()
-        network(torch.zeros(1, 3, 64, 64)).square().sum().backward()
+        network(inputs).square().sum().backward()
         counts.append(len(passes))
+        gradients.append([parameter.grad for parameter in network.parameters()])
     assert counts[1] == 2 * counts[0] > 0
+    assert all(map(torch.equal, *gradients))

@@ -15,7 +15,7 @@ from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.prediction.budget import Budget, Candidate, affordable, around, best, worthwhile
 from launcher.prediction.lengths import Length, rising
-from launcher.prediction.machines import gpu_of, rented
+from launcher.prediction.machines import gpu_of
 from launcher.prediction.offers import Offer, offers
 from launcher.prediction.prediction import Predictor
 from launcher.records.origins import write_origins
@@ -258,22 +258,3 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
 )
 def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: str) -> None:
     assert message in refused("plan", "--budget", "25usd", "--on", "8xH100", *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "budget", "quality", "machine"),
-    [
-        (["recipe=auto", "--budget", "1h", "--on", "1xA10G"], "1h", None, "g5_xlarge"),
-        (["--budget", "1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
-        (["--budget", "25usd"], "25usd", None, None),
-        (["--budget", "25usd", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
-    ],
-)
-def test_a_budget_takes_its_quality_and_machine_from_words(
-    words: list[str], budget: str, quality: float | None, machine: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[Any] = []
-    monkeypatch.setattr("launcher.cli.on_machines.choose", lambda *of: chosen.extend(of) or 0)
-    assert execute("plan", "dataset.path=/nowhere", *words) == (0, "", "")
-    assert (chosen[0].budget, chosen[0].quality) == (budget, quality)
-    assert {one.name for one in chosen[1]} == ({machine} if machine else rented().keys())

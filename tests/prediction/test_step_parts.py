@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
@@ -33,17 +32,6 @@ class Time:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-def test_a_part_inside_another_counts_only_for_itself() -> None:
-    clock = Time()
-    splitter = Splitter(lambda: None, clock)
-    with splitter.part("outer"):
-        clock.seconds += 2
-        with splitter.part("inner"):
-            clock.seconds += 5
-        clock.seconds += 1
-    assert splitter.seconds == {"outer": 3, "inner": 5}
 
 
 def test_a_second_gradient_counts_for_the_algorithm_that_computes_it() -> None:
@@ -82,13 +70,6 @@ def test_the_weights_of_the_points_are_the_whole_run() -> None:
     assert sum(fractions.values()) == pytest.approx(1.0)
     sam = sum(weight for point, weight in fractions.items() if "sam" in point.kind.acting)
     assert sam == pytest.approx(1 / 5)
-
-
-def test_measuring_does_not_change_the_weights() -> None:
-    run = build("recipe=hot", "algorithms.ema=off")
-    before = {name: tensor.clone() for name, tensor in run.train_step.model.named_parameters()}
-    split(run, 0.01)
-    assert all(torch.equal(before[name], tensor) for name, tensor in run.train_step.model.named_parameters())
 
 
 def test_a_step_waits_only_for_loading_that_is_not_hidden() -> None:

@@ -37,15 +37,6 @@ def test_auto_weights_come_from_the_training_images() -> None:
     assert build().state_dict()["class_weights"] is None
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
-@pytest.mark.parametrize("sampling", ["uniform", "balanced"])
-def test_weighted_runs_resume_to_the_same_bits_with_every_algorithm_of_the_loss(
-    loss: str, sampling: str, tmp_path: Path
-) -> None:
-    words = [f"loss={loss}", f"dataset.sampling={sampling}", *UNEQUAL, *EVERY]
-    assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
-
-
 @pytest.mark.parametrize(("loss", "word"), [*OF_COUNTS, ("cross_entropy", UNEQUAL[2])])
 def test_values_of_classes_are_in_the_loss_of_the_step_alone_and_resume(loss: str, word: str, tmp_path: Path) -> None:
     words = [*UNEQUAL[:2], f"loss={loss}"]

@@ -23,7 +23,7 @@ from launcher.plan.plan import plan_for
 from launcher.training.trainer import Trainer
 from tests.own_code import FORMULAS, name_code
 from tests.runs import same
-from tests.trainers import build, steps
+from tests.trainers import assert_resumes_to_the_same_bits, build
 
 ADAMW = ["optimizer._target_=torch.optim.AdamW", "optimizer.lr=0.01", "optimizer.betas=[0.8,0.9]"]
 RAMP = ["schedule._target_=nets.ramp", "schedule.power=2.0"]
@@ -82,18 +82,8 @@ def state_of(state: dict[str, Any]) -> Any:
         ["optimizer=adam_of_torch", "loss=smooth", "algorithms.turned.at=change_batch"],
     ],
 )
-def test_runs_resume_to_the_same_bits(words: list[str]) -> None:
-    words = ["code=nets.py", *words, "optimizer.lr=0.01"]
-    whole, buffer = build(*words), io.BytesIO()
-    first = steps(whole, 3)
-    torch.save(whole.state_dict(), buffer)
-    last = steps(whole, 3)
-    resumed = build(*words)
-    buffer.seek(0)
-    resumed.load_state_dict(torch.load(buffer, weights_only=True))
-    assert len({*first, *last}) == 6
-    assert steps(resumed, 3) == last
-    assert same(whole.weights(), resumed.weights())
+def test_runs_resume_to_the_same_bits(words: list[str], tmp_path: Path) -> None:
+    assert_resumes_to_the_same_bits(["code=nets.py", *words, "optimizer.lr=0.01"], tmp_path / "step-00000003.pt")
 
 
 def test_a_schedule_follows_its_function_after_the_warmup() -> None:
