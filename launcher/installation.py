@@ -17,7 +17,7 @@ def repository() -> str:
     """Return the address of the project's repository, of its own metadata."""
     if paths.CHECKOUT:
         # note: the metadata of a checkout are as old as its last installation
-        file = tomllib.loads((paths.CHECKOUT / "pyproject.toml").read_text())
+        file = tomllib.loads((paths.CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
         return str(file["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"])
     project_urls: list[str] = metadata.metadata(_DISTRIBUTION).get_all("Project-URL") or []
     return dict(text.split(", ", 1) for text in project_urls)["Repository"]

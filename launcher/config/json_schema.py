@@ -36,7 +36,7 @@ class Option:
 
 def read(path: Path) -> Option:
     """Read a file of conf/ on top of the options in its defaults list."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     own, remarks = yaml.safe_load(text) or {}, dict(_remarks(text))
     listed = [name for name in own.pop("defaults", []) if name != "_self_" and path.stem != "train"]
     # note: a key that two of them have is described by the first

@@ -209,7 +209,7 @@ def _redirect_output(path: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    log = io.TextIOWrapper(_Log(1, terminal), errors="backslashreplace", write_through=True)
+    log = io.TextIOWrapper(_Log(1, terminal), encoding="utf-8", errors="backslashreplace", write_through=True)
     sys.stdout = sys.stderr = cast(TextIO, _Stamped(log))
 
 
