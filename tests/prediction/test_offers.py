@@ -42,6 +42,7 @@ def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name
     [
         ("2xp4d_24xlarge", 2, "p4d_24xlarge"),
         ("16xH200", 2, "nebius_8x_h200"),
+        ("32xL4", 4, "g2_standard_96"),
         ("2 x p5.48xlarge", 2, "p5_48xlarge"),
     ],
 )
@@ -58,6 +59,7 @@ def test_a_word_selects_several_machines(word: str, nodes: int, name: str) -> No
         ("3xH100", "did you mean 1xH100, 8xH100?"),
         ("g6", "did you mean g6_12xlarge, "),
         ("h200", "did you mean 1xH200, 8xH200"),
+        ("A100:4", "did you mean"),
         ("2xp5", "did you mean p5_48xlarge, p5_4xlarge, p5en_48xlarge?"),
         ("p5.48xlrage", "did you mean p5_48xlarge?"),
         ("8xQ900", "or 1xA100, 1xA10G, 1xB200"),
