@@ -27,6 +27,10 @@ def write_images(
     return root
 
 
+def random_image(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
 def png(width: int, height: int, rows: bytes = b"") -> bytes:
     """A PNG that claims a size, whatever it holds."""
 

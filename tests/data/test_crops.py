@@ -8,22 +8,17 @@ import pytest
 import torch
 import torchvision.transforms.v2 as T
 import torchvision.transforms.v2.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
 from launcher.config.compose import compose
 from launcher.data.crops import Crops, centre_cut, cut, random_crops, resize_by_pillow, resize_by_torch
 from launcher.data.images import CentreCrops, evaluation_input
+from tests.images import random_image
 
 IMAGE = compose([]).config.image
 # note: plain Pillow rounds otherwise, which the test of the page of fidelity bounds
 rounds_as_torch = pytest.mark.skipif(".post" not in PIL.__version__, reason="needs Pillow-SIMD's pixels")
-
-
-def random_image(height: int, width: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +52,6 @@ def test_alternating_flips_mirror_half_of_the_images_and_then_the_others() -> No
     assert (third == first).all()
     assert (epochs[0][:, :4] == drawn[:, :4]).all()
     assert (epochs[0][:, :4] != epochs[2][:, :4]).any()
-
-
-@given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6))
-def test_crops_are_within_any_image(height: int, width: int, index: int) -> None:
-    crops = Crops(IMAGE, seed=0, epoch=0, indices=np.array([index]))
-    top, left, box_height, box_width, _ = crops.box(0, height, width)
-    assert 0 <= top < top + box_height <= height
-    assert 0 <= left < left + box_width <= width
 
 
 @rounds_as_torch

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.identity import identity
@@ -15,15 +14,9 @@ from launcher.errors import UserError
 from tests.commands import refused
 
 from .conftest import inspected, words_for
+from .sources.archives import write
 
 COUNTS = {"cat": 43, "dog": 17, "emu": 8}
-
-
-def write(folder: Path, names: list[str]) -> Path:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (len(name), 0, 0)).save(folder / name)
-    return folder
 
 
 @pytest.fixture

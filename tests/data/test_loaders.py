@@ -143,18 +143,6 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(
     loaders.close()
 
 
-def test_the_error_of_a_broken_image_shows_its_path(image_folder: Path, tmp_path: Path) -> None:
-    import shutil
-
-    broken = tmp_path / "broken"
-    shutil.copytree(image_folder, broken)
-    for number in range(21):
-        (broken / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 cut off")
-    for workers in (0, 2):
-        with pytest.raises(UserError, match=r"cat/\d+\.jpg cannot be read as an image"):
-            stream(make_loaders(broken, f"dataloader.workers={workers}"))
-
-
 def test_normalised_pixels_by_the_formula() -> None:
     images = torch.randint(0, 256, (2, 3, 5, 4), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]

@@ -16,14 +16,11 @@ from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton,
 from launcher.data.ffcv.dataset import FFCVDataset, file_name
 from launcher.errors import UserError
 from tests.commands import output_of, refused
+from tests.images import random_image
 
 from .conftest import make_loaders, needs_ffcv, stream, words_for, write_files
 
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
-
-
-def random_image(height: int = 40, width: int = 50, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 @pytest.fixture
