@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from launcher.optimizers import shampoo
 from launcher.optimizers.base import build_optimizer
 from launcher.optimizers.shampoo import inverse_roots, layout, merged
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
@@ -128,6 +129,20 @@ def test_ranks_share_the_roots_and_all_get_the_same_bits(ranks: int, tmp_path: P
     assert (alone[0] @ alone[0] @ (matrices() + 1e-3 * torch.eye(6)))[0].allclose(torch.eye(6), atol=1e-2)
     for rank in range(ranks):
         assert all(map(torch.equal, torch.load(tmp_path / str(rank)), alone))
+
+
+def test_matrices_that_do_not_converge_are_decomposed_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    eigh = torch.linalg.eigh
+
+    def in_float64(matrix: Tensor) -> Any:
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("failed to converge")
+        return eigh(matrix)
+
+    exponents = torch.full((4,), -0.25)
+    expected = inverse_roots(matrices(), exponents, 1e-3)
+    monkeypatch.setattr(shampoo.torch.linalg, "eigh", in_float64)
+    torch.testing.assert_close(inverse_roots(matrices(), exponents, 1e-3), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_factors_and_roots_are_multiplied_without_tf32() -> None:
