@@ -38,7 +38,7 @@ from tests.commands import refused
         ("letterbox=true", "; type image.fit=pad image.scale=[1,1]"),
         ("linear_probe=true", "; type optimizer.backbone_lr=0"),
         ("--sync-bn", "batch norm counts the images of each process"),
-        ("submit --slurm recipe=hot submit.qos=high", "#SBATCH --qos=high"),
+        ("submit --slurm recipe=hot submit.qos=high", """set submit.lines, such as '["#SBATCH --qos=high"]'"""),
         ("submit --slurm recipe=hot nodelist=[a,b]", """takes it by submit.lines='["#SBATCH --nodelist=VALUE"]'"""),
         ("submit --slurm recipe=hot partition=gpu", "takes it by submit.partition=gpu"),
         ("hydra.run.dir=out", "; type runs=out"),

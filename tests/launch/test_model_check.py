@@ -133,15 +133,6 @@ def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
     assert refused(VIT, "model.img_size=64", "batch_size=1") == []
 
 
-def test_plan_estimate_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for verb in (["plan"], ["estimate"], []):
-        code, output, errors = execute(*verb, *SHAPES, "recipe=none", VIT, "model.img_size=64", "algorithms=[blurpool]")
-        assert (code, output) == (2, "")
-        assert errors.startswith("error: algorithms.blurpool=on")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("FORCE_COLOR", "1")  # note: as a terminal, which shows progress

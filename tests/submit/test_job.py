@@ -107,7 +107,6 @@ def test_a_job_on_gpus_has_the_driver_that_torch_needs(submit: Submit, kind: str
             ["--slurm", "recipe=hot", "submit.env=[A]", "submit.env.B=1"],
             "error: submit.env=['A'] (command line): must be a mapping, since submit.env.B is set; omit one of them\n",
         ),
-        (["--slurm", "recipe=hot", "submit.qos=high"], """set submit.lines, such as '["#SBATCH --qos=high"]'"""),
         (["--slurm", "recipe=hot", "submit.mail-type=END"], "#SBATCH --mail-type=END"),
         (["--slurm", "recipe=hot", "submit.nodelist=[a,b]"], "#SBATCH --nodelist=VALUE"),
         (["--kubernetes", "recipe=hot", "submit.container={resources: a}"], "must be a mapping such as {limits: "),
