@@ -279,3 +279,10 @@ def test_augmix_draws_as_published_and_a_weight_of_0_keeps_images(
     weights[0] = 0
     images = batch_of(np.arange(4)).inputs
     assert torch.equal(augmix.mix(images, [torch.from_numpy(weights[:, :4])]), images)
+
+
+@pytest.mark.parametrize(("where", "point", "other"), [("device", "batch", "image"), ("loader", "image", "batch")])
+def test_randaugment_acts_where_the_config_sets_it(where: str, point: str, other: str) -> None:
+    values = compose([f"algorithms.randaugment.where={where}"]).config.algorithms["randaugment"]
+    assert values.place(f"change_{point}") is not None
+    assert values.place(f"change_{other}") is None

@@ -49,6 +49,18 @@ def test_an_unreachable_server_costs_one_warning_and_gets_all_records_later(caps
     assert capsys.readouterr().out == "warning: there: no route\\nto host; training continues\n"
 
 
+def test_a_server_that_never_responds_does_not_delay_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server()
+    server.responds.clear()
+    sink = RemoteSink("there", server, close_seconds=0.05)
+    for step in range(1000):
+        sink.write(evaluation(step))
+    sink.close()
+    assert server.steps == []
+    assert capsys.readouterr().out.count("warning") == 1
+    server.responds.set()
+
+
 def test_scalars_have_the_names_of_the_records() -> None:
     record = evaluation(10)
     values = scalars(record)

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import timm
 import torch
 from PIL import Image
 from torch.nn import functional as F
-from torchvision.models import resnet18
+from torchvision.models import ResNet, resnet18, resnet50
 
 from launcher.look.heat_maps import grad_cam
 from tests.commands import output_of, refused
@@ -37,6 +38,20 @@ def test_the_map_of_a_resnet_is_that_of_its_last_stage() -> None:
     for one, other in zip(maps, expected, strict=True):
         torch.testing.assert_close(one, (other - other.min()) / (other.max() - other.min()), rtol=1e-4, atol=1e-5)
     assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("build", [resnet18, resnet50])
+def test_the_map_is_that_of_captum(build: Callable[..., ResNet]) -> None:
+    library = pytest.importorskip("captum.attr", reason="captum is not installed").LayerGradCam
+    torch.manual_seed(1)
+    network = build(num_classes=5).eval()
+    small = library(network, network.layer4[-1]).attribute(images(96), CLASSES, relu_attributions=True)
+    expected = library.interpolate(small, (96, 96), "bilinear").detach()
+    least, largest = expected.amin((1, 2, 3))[:, None, None], expected.amax((1, 2, 3))[:, None, None]
+    assert largest.max() > 0
+    # note: a map without a positive place is 0
+    scaled = ((expected[:, 0] - least) / (largest - least)).nan_to_num()
+    torch.testing.assert_close(grad_cam(network, images(96), CLASSES), scaled)
 
 
 @pytest.mark.parametrize(

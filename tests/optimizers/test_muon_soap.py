@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+import timm.optim
 import torch
 from timm import create_model
 from torch import Tensor, nn
 from torchvision.models import get_model
 
 from launcher.optimizers import muon
-from launcher.optimizers.base import build_optimizer
+from launcher.optimizers.base import build_optimizer, set_lr
 from launcher.optimizers.muon import Muon, newton_schulz
 from tests.formulas import PEAK, assert_follows, packaged, set_gradients, small_model
 
@@ -59,6 +60,38 @@ def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(
     assert_follows(config, MuonFormula(nesterov, iterations), tolerance=1e-4)
 
 
+def twins(shape: tuple[int, int]) -> tuple[nn.Module, nn.Module]:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(*shape, bias=False), nn.Linear(shape[1], 1, bias=False))
+
+    return network(), network()
+
+
+@pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
+@pytest.mark.parametrize("library", ["timm", "torch"])
+def test_muon_computes_the_same_as_timm_and_pytorch(
+    library: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muon, "precision", lambda device: torch.bfloat16)
+    if library == "torch" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    model, reference = twins(shape)
+    theirs: torch.optim.Optimizer
+    if library == "torch":
+        theirs = torch.optim.Muon([reference[0].weight], PEAK, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+    else:
+        settings = {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": "original"}
+        theirs = timm.optim.Muon([reference[0].weight], PEAK, weight_decay=0.3, nesterov=True, **settings)
+    ours = build_optimizer(packaged("muon", weight_decay=0.3), model, PEAK)
+    for step in range(3):
+        for network, one in ((model, ours), (reference, theirs)):
+            set_gradients(network, step)
+            set_lr(one, PEAK / (step + 1))
+            one.step()
+    torch.testing.assert_close(model[0].weight, reference[0].weight, rtol=1e-3, atol=1e-4)
+
+
 def test_muon_excludes_heads_positions_and_depthwise_convolutions() -> None:
     resnet = get_model("resnet18")
     assert set(Muon.separate_parameters(resnet)) == {n for n, p in resnet.named_parameters() if p.ndim == 4}
@@ -105,12 +138,44 @@ def test_soap_follows_its_formula(interval: int) -> None:
     assert_follows(config, SOAPFormula(interval), tolerance=5e-3)
 
 
+def test_soap_finds_the_eigenbasis_of_its_factors() -> None:
+    model = nn.Sequential(nn.Linear(6, 4, bias=False))
+    built = build_optimizer(packaged("soap", interval=1), model, PEAK)
+    torch.manual_seed(1)
+    left, right = (torch.linalg.qr(torch.randn(n, n)).Q for n in (4, 6))
+    values = torch.zeros(4, 6)
+    for number in range(200):
+        values.diagonal().copy_(torch.tensor([8.0, 4.0, 2.0, 1.0]))
+        model[0].weight.grad = left @ values @ right.T
+        built.step_number = number
+        built.step()
+    state = built.state[model[0].weight]
+    torch.testing.assert_close((state["basis_1"].T @ left).abs(), torch.eye(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close((state["basis_2"].T @ right).abs()[:4, :4], torch.eye(4), rtol=0, atol=1e-3)
+
+
 def test_soap_has_no_basis_for_long_dimensions() -> None:
     model = nn.Sequential(nn.Linear(6, 4, bias=False))
     built = build_optimizer(packaged("soap", max_side=5), model, PEAK)
     set_gradients(model, 0)
     built.step()
     assert set(built.state[model[0].weight]) == {"exp_avg", "exp_avg_sq", "basis_1", "factor_1"}
+
+
+def test_soap_without_bases_is_adamw_with_decay_before_the_step() -> None:
+    ours, adamw = (nn.Sequential(nn.Linear(6, 4, bias=False)) for _ in range(2))
+    adamw.load_state_dict(ours.state_dict())
+    before = ours[0].weight.detach().clone()
+    built = build_optimizer(packaged("soap", max_side=1, weight_decay=0.3), ours, PEAK)
+    values = {"betas": (built.beta1, built.beta2), "eps": built.epsilon}
+    theirs = torch.optim.AdamW(adamw.parameters(), PEAK, weight_decay=0.3, **values)
+    for network in (ours, adamw):
+        set_gradients(network, 0)
+    built.step()
+    theirs.step()
+    torch.testing.assert_close(ours[0].weight, adamw[0].weight)
+    step = ours[0].weight - before * (1 - PEAK * 0.3)
+    assert not torch.allclose(ours[0].weight, (before + step) * (1 - PEAK * 0.3), atol=1e-3), "as published"
 
 
 def test_a_tensors_update_does_not_depend_on_others_of_its_shape() -> None:

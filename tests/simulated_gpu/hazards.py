@@ -17,6 +17,7 @@ from tests.simulated_gpu.torch_sim import (
     Waited,
     current_stream,
     native,
+    refused_waits,
     set_stream,
 )
 
@@ -52,6 +53,46 @@ def trains_to_the_bits_of_the_cpu() -> bool:
         native.order(order, 1)
         ours.append(trained("sim"))
     return all(torch.equal(*pair) for state in ours for pair in zip(state, expected, strict=True))
+
+
+def on_side_stream(*, waits: bool) -> bool:
+    """Return whether the main stream sees a sum of a side stream."""
+    native.order("lazy", 0)
+    side = Stream("sim:0")
+    x = torch.ones(1000, device="sim")
+    side.wait_stream(current_stream())
+    with StreamContext(side):
+        y = x + 1
+    if waits:
+        current_stream().wait_stream(side)
+    return torch.equal(y.cpu(), torch.full((1000,), 2.0))
+
+
+def freed_memory(*, recorded: bool) -> bool:
+    """Return whether a product keeps its value though its input was freed and its memory reused on a side stream."""
+    native.order("others_first", 0)
+    side = Stream("sim:0")
+    with StreamContext(side):
+        x = torch.ones(1000, device="sim")
+    current_stream().wait_stream(side)
+    y = x * 3
+    if recorded:
+        x.record_stream(current_stream())
+    del x
+    with StreamContext(side):
+        torch.full((1000,), 7.0, device="sim")
+    return torch.equal(y.cpu(), torch.full((1000,), 3.0))
+
+
+def pinned_memory(*, waits: bool) -> bool:
+    """Return whether a copy has the values of pinned memory from before it was overwritten."""
+    native.order("lazy", 0)
+    buffer, x = torch.ones(1000).pin_memory(), torch.empty(1000, device="sim")
+    x.copy_(buffer, non_blocking=True)
+    if waits:
+        current_stream().synchronize()
+    buffer.fill_(5)
+    return float(x.cpu()[0]) == 1
 
 
 def freed_pinned_memory_is_reused_after_its_copy() -> bool:
@@ -152,6 +193,14 @@ def many_tensors_are_one_launch_if_they_are_alike() -> bool:
     return alike == 1 and native.launches() - before == 1 + 5 + 5
 
 
+def fused_optimizers_refuse_other_strides() -> bool:
+    weights = [torch.zeros(2, 3, 4, 4, device="sim").contiguous(memory_format=torch.channels_last)]
+    others = [torch.ones(2, 3, 4, 4, device="sim")]
+    how = {"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1, "dampening": 0.0, "nesterov": False, "maximize": False}
+    buffers = [torch.zeros_like(weights[0])]
+    return is_refused(lambda: torch._fused_sgd_(weights, others, buffers, **how, is_first_step=False), "layout")
+
+
 def memory_is_limited_and_new_memory_is_nan() -> bool:
     new = bool(torch.empty(5, device="sim").cpu().isnan().all())
     Memory.set_limit(native.memory()[2] + 2**20)
@@ -169,16 +218,27 @@ def tensors_and_generators_of_the_host_are_refused() -> bool:
     return refused and len(x[torch.tensor([0, 1])]) == 2
 
 
+def waits_are_refused() -> bool:
+    x = torch.ones(10, device="sim")
+    with refused_waits():
+        return is_refused(lambda: x.sum().item(), "_local_scalar_dense") and is_refused(lambda: x[x > 0], "nonzero")
+
+
 HAZARDS: dict[str, Callable[[], bool]] = {
     "it trains to the bits of the CPU": trains_to_the_bits_of_the_cpu,
+    "a missing wait_stream": lambda: not on_side_stream(waits=False) and on_side_stream(waits=True),
+    "a missing record_stream": lambda: not freed_memory(recorded=False) and freed_memory(recorded=True),
+    "pinned memory overwritten early": lambda: not pinned_memory(waits=False) and pinned_memory(waits=True),
     "pinned memory freed early": freed_pinned_memory_is_reused_after_its_copy,
     "a copy read before its event": a_copy_to_the_host_is_there_after_its_event,
     "captures": captures_refuse_waits_and_other_streams,
     "a branch of a graph joined late": lambda: not branch_of_a_graph(waits=False) and branch_of_a_graph(waits=True),
     "replays": a_graph_reads_its_inputs_and_draws_anew_at_each_replay,
     "launches": many_tensors_are_one_launch_if_they_are_alike,
+    "fused optimizers": fused_optimizers_refuse_other_strides,
     "memory": memory_is_limited_and_new_memory_is_nan,
     "other devices": tensors_and_generators_of_the_host_are_refused,
+    "waits": waits_are_refused,
 }
 
 

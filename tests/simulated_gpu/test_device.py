@@ -10,7 +10,7 @@ pytestmark = [job.needs_compiler, pytest.mark.sim]
 
 def test_each_hazard_is_shown() -> None:
     results: dict[str, bool] = job.run("hazards")
-    assert len(results) == 9
+    assert len(results) == 14
     assert [name for name, shown in results.items() if not shown] == []
 
 

@@ -28,7 +28,7 @@ from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn
 from tests.language import RUN, text_in
 from tests.trainers import EARLY, alone, assert_resumes, assert_same_state, steps, train_all
-from tests.two_ranks import on_two_ranks
+from tests.two_ranks import on_ranks, on_two_ranks
 
 # Those that mean something for tokens; each is refused for a reason otherwise.
 MEANT = {
@@ -200,6 +200,21 @@ def test_two_ranks_learn_and_evaluate_the_same_as_one(text: Path, tmp_path: Path
     assert alone_too
     assert (first[2].samples, alone_too.samples) == (11, 11)
     assert first[2].metrics == pytest.approx(alone_too.metrics, rel=1e-5)
+
+
+def evaluate_at_first(rank: int, text: Path, folder: Path) -> None:
+    run = build_trainer(config_of(text), ranks_of(rank, 3))
+    torch.save(run.evaluate(lambda: False), folder / f"{rank}.pt")
+
+
+def test_three_ranks_evaluate_the_last_partial_batch_as_one(text: Path, tmp_path: Path) -> None:
+    """11 sequences are batches of 6 and 5, and two sequences at most on each of three ranks."""
+    on_ranks(3, evaluate_at_first, text, tmp_path)
+    one, two, three = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(3))
+    assert one == two == three
+    expected = alone(config_of(text)).evaluate(lambda: False)
+    assert expected
+    assert (one.samples, one.metrics) == (11, pytest.approx(expected.metrics, rel=1e-6))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
-from launcher.training import buckets, captured, trainer
+from launcher.training import buckets, captured, checkpoint, trainer
 from launcher.training.captured import CapturedSteps
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn, StandInGraph
@@ -111,6 +112,40 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
 )
 def test_steps_of_several_ranks_are_captured_with_their_collectives(count: int, words: list[str]) -> None:
     on_ranks(count, capture_on_ranks, count, words)
+
+
+def resume_captured(rank: int, count: int, words: list[str], path: Path) -> None:
+    """Compare a run of captured steps with one of eager steps, and with one that resumes in the middle."""
+    runs = []
+    for captures, saved in ((True, 3), (False, None), (True, None)):
+        _, run = build_on_ranks(rank, count, words)
+        if runs and captures:
+            run.load_state_dict(checkpoint.load(path))
+        if captures:
+            run.train_step.captured = CapturedSteps(StandIn(), "on")
+        if saved:
+            steps(run, saved)
+            state = run.state_dict()
+            if rank == 0:
+                checkpoint.save(state, path)
+            dist.barrier()
+        losses_and_fewest_calls(run)
+        assert not captures or run.train_step.captured.replays > 0
+        runs.append(run)
+    whole, eager, resumed = runs
+    assert_same_state(eager, whole)
+    # note: a resumed rank has the statistics of rank 0
+    weights = (run.train_step.model.parameters() for run in (resumed, whole))
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+    assert_equal_on_ranks(whole)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("words", [["recipe=mild", *EARLY["ema"]], ["algorithms=[sam]", *EARLY["sam"]]])
+def test_captured_steps_resume_to_the_same_bits_as_eager_ones_have(
+    count: int, words: list[str], tmp_path: Path
+) -> None:
+    on_ranks(count, resume_captured, count, words, tmp_path / "state.pt")
 
 
 def failing_on_one_rank(rank: int, value: str) -> tuple[Trainer, Trainer]:

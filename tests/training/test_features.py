@@ -1,8 +1,10 @@
 """A linear probe on features that are computed once: `recipe=probe`, and what reads its run."""
 
 import json
+import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from launcher.training.features import use_features
 from launcher.training.trainer import build_trainer
 from tests.commands import refused
 from tests.networks import use_tiny
-from tests.runs import SMALL, Here, same
+from tests.runs import SMALL, Here, Train, draw_nothing, resumed_after_kill, same
 from tests.two_ranks import on_two_ranks
 
 CPU = torch.device("cpu")
@@ -93,6 +95,15 @@ def test_a_stopped_probe_resumes_to_the_same_weights(first: Here, cache: Path) -
         path.write_bytes(path.read_bytes()[:-8])  # note: damaged ones are computed again
     assert "computed in" in first("resume", "runs/stopped").stdout
     assert same(first.decided(whole), first.decided(whole.with_name("stopped")))
+
+
+@pytest.mark.slow
+def test_a_killed_probe_of_two_ranks_resumes_to_the_same_weights(train: Train) -> None:
+    large, words = replace(train, before=(draw_nothing,)), [*PROBE, "launch.nproc=2"]
+    large(*FIRST)
+    large(*words, "run_name=whole")
+    killed = resumed_after_kill(large, words, 7)
+    assert same(train.decided(killed.with_name("whole")), train.decided(killed))
 
 
 def computed(folder: Path, *words: str, ranks: Ranks | None = None) -> np.ndarray:
@@ -170,3 +181,18 @@ def test_a_network_computes_the_same_of_features_and_of_images(name: str) -> Non
         accept_features(network)
         assert torch.equal(network(rows), outputs)
         assert torch.equal(network(images), outputs)
+
+
+@pytest.mark.slow
+def test_a_probe_is_as_accurate_as_logistic_regression(first: Here, cache: Path) -> None:
+    linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
+    words = ["dataset.train_samples=600", "dataset.val_samples=400", "epochs=100", "batch_size=64"]
+    first(*PROBE, *words, "run_name=probe")
+    rows = {len(one): one for one in map(np.load, cache.glob("*.npy"))}
+    labels = [np.repeat(np.arange(10), count // 10) for count in (600, 400)]
+    solved = linear.LogisticRegression(max_iter=5000).fit(rows[600], labels[0]).score(rows[400], labels[1])
+    *_, last = (
+        row for row in map(json.loads, (first.folder / "runs/probe/metrics.jsonl").open()) if row["kind"] == "eval"
+    )
+    assert last["metrics"]["top1"] == pytest.approx(solved, abs=1.96 * math.sqrt(solved * (1 - solved) / 400))
+    assert solved > 0.2

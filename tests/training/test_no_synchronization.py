@@ -1,6 +1,7 @@
 """A step reads no value from the device: the loop runs under modes that raise at every read except one."""
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from launcher.training.trainer import Trainer, build_trainer
 from tests.covering import covering, sweep
 from tests.networks import tiny
 from tests.trainers import ALGORITHMS, EARLY, OPTIMIZERS, RECIPES, small_config, teacher, train_all
+from tests.two_ranks import on_ranks
 
 # Algorithms that act in the first steps of the recipes of `make test`.
 IN_RECIPES = {name for recipe in covering() for name in recipes.load(recipe).options.get("algorithms", [])}
@@ -151,3 +153,19 @@ def test_no_optimizer_or_loss_scaler_synchronizes(
     monkeypatch.setattr(building, "build_model", tiny)
     config = config_of("sam", f"optimizer={optimizer}", f"precision={precision}", "device_batch_size=6")
     train_without_synchronization(config, Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path / "run")
+
+
+def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    building.build_model = tiny
+    for name, config in configs.items():
+        train_without_synchronization(
+            config, Ranks(rank, count, rank, count, torch.device("cpu")), folder / f"{name}-{rank}"
+        )
+
+
+@pytest.mark.slow
+def test_no_rank_synchronizes(tmp_path: Path) -> None:
+    names = ["hot", "mild", "timm_a2", *ALGORITHMS]
+    on_ranks(3, _train_each, 3, {name: config_of(name) for name in names}, tmp_path)
