@@ -9,7 +9,10 @@ import torch
 from PIL import Image
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
+from launcher.config.compose import compose
+from launcher.tasks import build_task
 from launcher.tasks.confusion import Confusion, by_class, most_confused
+from launcher.tasks.pixels import PixelConfusion
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 # three of five ants are correct; there are no cats, and three of the predicted cats are bees; no dog is correct
@@ -58,3 +61,11 @@ def test_the_confusion_matrix_agrees_with_torchmetrics() -> None:
     for batch in (slice(0, 60), slice(60, 100)):
         details.add(outputs[batch], targets[batch])
     assert torch.equal(details._counts, multiclass_confusion_matrix(outputs, targets, num_classes=4))
+
+
+def test_the_class_with_the_worst_pixels_is_first_and_one_without_pixels_last() -> None:
+    task = build_task(compose(["dataset=shape_masks", "task=segmentation", "loss=dice_cross_entropy"]).config)
+    counted = PixelConfusion(task, ["sky", "none", "road"], with_images=False)
+    scores = torch.eye(3)[torch.tensor([[0, 0], [0, 2]])].movedim(-1, 0)[None]
+    counted.add(scores, torch.tensor([[[0, 2], [0, 2]]]))
+    assert [(row["name"], row["iou"]) for row in counted.rows()] == [("road", 0.5), ("sky", 2 / 3), ("none", None)]
