@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -135,6 +136,12 @@ def clean_processes() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
     return context
+
+
+def start_server() -> None:
+    """Start the process of `clean_processes` that forks workers; its imports take seconds, so begin early."""
+    clean_processes()
+    forkserver.ensure_running()
 
 
 def follow_parent() -> None:

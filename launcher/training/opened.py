@@ -9,7 +9,9 @@ from typing import Any
 from launcher.algorithms.base import Teacher
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.data.loaders.base import WorkerLoader
 from launcher.data.unreadable import read_skipped
+from launcher.data.workers import start_server
 from launcher.rank.group import Ranks, join_ranks
 from launcher.records.run_folder import RunFolder
 from launcher.training.networks import read_initial, read_teacher
@@ -48,5 +50,7 @@ def opened(path: Path) -> Iterator[Opened]:
     """Read the config of a run folder, join its ranks, and read its teacher."""
     folder = RunFolder(path)
     config = read(folder.config)
+    if isinstance(config.dataloader, WorkerLoader) and config.dataloader.has_processes:
+        start_server()
     with join_ranks(config) as ranks:
         yield Opened(folder, config, ranks, read_teacher(folder, config, ranks.device))

@@ -274,5 +274,7 @@ def build_step(
 
 def set_backend(config: RunConfig) -> None:
     """Set torch's determinism and its matrix multiplication precision on GPUs in this process."""
-    torch.use_deterministic_algorithms(config.deterministic)
+    # note: the call imports Inductor, which takes seconds
+    if config.deterministic != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(config.deterministic)
     torch.set_float32_matmul_precision("high")

@@ -152,6 +152,11 @@ class WorkerLoader(Loader):
     workers: int | Literal["auto"]
     prefetch: Count
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether workers are processes, which a server forks."""
+        return self.in_processes and self.workers != 0
+
     def worker_count(self, cores: int) -> int:
         return min(self.most_workers, cores) if self.workers == "auto" else self.workers
 
