@@ -139,7 +139,7 @@ def clean_processes() -> BaseContext:
 
 
 def start_server() -> None:
-    """Start the process of `clean_processes` that forks workers; its imports take seconds, so begin early."""
+    """Start the process of `clean_processes` that forks workers; its imports take a second or more."""
     clean_processes()
     forkserver.ensure_running()
 
