@@ -3,9 +3,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.engine import Engine
@@ -13,8 +16,11 @@ from launcher.algorithms.sam import SAM
 from launcher.config.algorithms import ALGORITHMS
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig
-from launcher.data.batch import Batch, Moment
+from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.errors import UserError
+from launcher.plan.plan import Plan
+from tests.networks import tiny
+from tests.trainers import RECIPES
 
 ALGORITHMS = ALGORITHMS.declarations()
 
@@ -113,3 +119,68 @@ def test_the_plan_has_the_image_size_of_the_network(
     height, width = changed.inputs.shape[-2:]
     assert run.plan.view(step) == round((height * width) ** 0.5)
     assert (run.plan.view(0), run.plan.view(99)) == (first, last)
+
+
+class Copies(TorchDispatchMode):
+    """Counts asynchronous copies from the host; refuses synchronous ones and reads from the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.longest_float32 = 0
+        self._pinned: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._pin_memory.default:
+            # note: fake tensors cannot be pinned
+            self._pinned.append(args[0])
+            return args[0]
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and result.dtype is torch.float32:
+            self.longest_float32 = max(self.longest_float32, result.numel())
+        devices = [argument.device.type for argument in args if isinstance(argument, torch.Tensor)]
+        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default) and isinstance(result, torch.Tensor):
+            if func is torch.ops.aten._to_copy.default and devices[0] != result.device.type:
+                assert (devices[0], result.device.type) == ("cpu", "cuda"), "synchronizes with the device"
+                assert kwargs.get("non_blocking"), "synchronizes for a copy"
+                assert any(args[0] is pinned for pinned in self._pinned), "synchronizes for a copy from pageable memory"
+                self.count += 1
+            else:
+                assert len(set(devices)) == 1, "synchronizes for a copy"
+        return result
+
+
+# note: the generator of random erasing's noise needs a real device
+NOISE = ("efficienttrain_deit_s", "efficienttrain_rn50")
+
+
+@pytest.mark.parametrize("words", [*([f"recipe={name}"] for name in RECIPES), ["algorithms=[augmix,cutout,cutmix]"]])
+def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
+    zero = ["algorithms.random_erasing.fill=zero"] * any(name in words[0] for name in NOISE)
+    config = compose([*words, *zero]).config
+    run = Context(Plan(config, 8, 1_281_167), 1000)
+    engine = Engine(run)
+    model = tiny()
+    engine.change_model(model)
+    forget_constants()
+    size, moment = config.image.train_size, Moment(config.seed, 9, 5000, run.plan.total_steps)
+    normal = partial(normalize, mean=[0.4] * 3, std=[0.2] * 3, dtype=torch.bfloat16)
+    with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
+        images = torch.empty(32, 3, size, size, dtype=torch.uint8, device="cuda")
+        normal(images)
+        assert copies.count == 2
+        copies.count = 0
+        targets = torch.zeros(32, dtype=torch.long, device="cuda")
+        batch = Batch(images, targets, np.arange(32), moment)
+        prepared = engine.change_batch(batch, lambda batch: replace(batch, inputs=normal(batch.inputs)))
+    forget_constants()
+    assert prepared.inputs.is_cuda
+    assert prepared.inputs.dtype is torch.bfloat16
+    # note: AugMix sums its chains in float32
+    assert copies.longest_float32 < images.numel() or config.algorithms["augmix"]
+    assert prepared.targets.is_cuda
+    # note: one for all draws, and in the first step one for the fill colour of timm's and AutoAugment's sets
+    without_draws = {PREPARE, "progressive_resizing", "label_smoothing", "channels_last"}
+    drawing = set(config.algorithms.acting("change_batch")) - without_draws
+    assert copies.count == bool(drawing) + any(name in words[0] for name in ("timm", "vit", "efficienttrain"))

@@ -76,6 +76,24 @@ def test_each_operation_computes_timms_pixels(name: str, fill: Colour, memory_fo
         assert equal_pixels(name, pixels, expected), magnitude
 
 
+@pytest.mark.parametrize("name", ["rotate", "shear_x", "shear_y"])
+def test_turned_images_differ_from_pillows_as_the_page_of_fidelity_says(name: str) -> None:
+    batch, magnitudes = noisy_images(224, 224), [20 * one for one in (-1.3, -0.7, 0.1, 0.9, 1.4)]
+    magnitudes = magnitudes if name == "rotate" else [one / 100 for one in magnitudes]
+    images = torch.from_numpy(batch).permute(0, 3, 1, 2)
+    ours = operate(name, images, torch.tensor(magnitudes, dtype=torch.float32), FILL).permute(0, 2, 3, 1).numpy()
+    shares = []
+    for array, magnitude, pixels in zip(batch, magnitudes, ours, strict=True):
+        options = {"fillcolor": FILL, "resample": Image.Resampling.BILINEAR}
+        image, factor = Image.fromarray(array), float(np.float32(magnitude))
+        theirs = np.asarray(timm_operations.NAME_TO_OP[timm_name(name)](image, factor, **options))
+        difference = np.abs(pixels.astype(int) - theirs)
+        assert difference.max() <= 1
+        shares.append((difference > 0).mean())
+    assert max(shares) < 0.02
+    assert 0 < np.mean(shares) < 0.008
+
+
 def test_autocontrast_has_pillows_value_for_every_range_of_values() -> None:
     ranges = [(low, high) for low in range(0, 256, 17) for high in range(low, 256, 5)]
     batch = np.stack([np.resize(np.arange(low, high + 1, dtype=np.uint8), (16, 16)) for low, high in ranges])

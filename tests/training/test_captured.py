@@ -187,6 +187,26 @@ def test_a_graph_prepares_batches_if_their_changes_read_no_step(
     assert device.captures == captures
 
 
+@pytest.mark.parametrize("optimizer", ["decoupled_sgd", "adamw", "lamb", "muon"])
+def test_everything_that_a_step_reads_stays_at_its_address(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    words = ["algorithms=[stochastic_depth,ema]", *EARLY["ema"], "schedule.warmup=0ba", "precision=fp32"]
+    run = build(*words, f"optimizer={optimizer}")
+    step = run.train_step
+    drops = [hook for layer in step.model.modules() for hook in layer._forward_hooks.values()]
+
+    def inputs() -> list[Tensor]:
+        rates = [v for group in step.optimizer.param_groups for v in group.values() if isinstance(v, Tensor)]
+        state = [*tensors(step.model.state_dict()), *tensors(dict(step.optimizer.state))]
+        return [*state, *(drop.mask for drop in drops), *rates]
+
+    steps(run, 1)
+    before = inputs()
+    steps(run, 1)
+    assert len(drops) == 2
+    assert [tensor.data_ptr() for tensor in inputs()] == [tensor.data_ptr() for tensor in before]
+
+
 @pytest.mark.parametrize(
     ("device", "ranks", "words", "reason"),
     [

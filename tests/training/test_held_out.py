@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,11 @@ from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.data.builtin._figures import FIGURES, draw_figure
 from launcher.data.inspection import held_out
+from launcher.data.loading import build_evaluation
+from launcher.data.sources.find import open_source
+from launcher.data.workers import quiet
+from launcher.plan.plan import Plan
+from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder
@@ -99,3 +105,19 @@ def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path: Pat
         notes[-1],
     ]
     assert notes[-1].startswith("no images of 7 of the run's 10 classes")
+
+
+@pytest.mark.parametrize(("ranks", "loader"), [(1, "torchvision"), (3, "torchvision"), (4, "torchvision"), (3, "ffcv")])
+def test_every_test_image_is_on_one_rank_once(ranks: int, loader: str, held_out_images: Path) -> None:
+    words = ["dataset=shapes", "dataset.native_size=32", "eval_batch_size=12", "batch_size=12", f"dataloader={loader}"]
+    words.append("dataloader.workers=1" if loader == "ffcv" else "dataloader.workers=0")
+    plan = Plan(compose(words).config, ranks, 120)
+    evaluated_indices = []
+    for rank in range(ranks):
+        loader = build_evaluation(
+            plan,
+            open_source(str(held_out_images), "evaluation", quiet),
+            Ranks(rank, ranks, rank, ranks, torch.device("cpu")),
+        )
+        evaluated_indices += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
+    assert sorted(evaluated_indices) == list(range(4 * len(CLASSES)))
