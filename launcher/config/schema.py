@@ -48,8 +48,8 @@ LOSSES = Group("loss", LossConfig, "losses")
 LOGGER = Group("logger", LoggerConfig, "loggers", plugins=LOGGERS)
 Views = Literal["centre", "5crop", "scales", "shifts"]
 SizeT = TypeVar("SizeT", bound=float)
-# The data sets that any files may be.
-_OWN_FILES = ("image_folder", "text")
+# The data sets that any files may be, and the most characters of the name of such files in the name of a run.
+_OWN_FILES, _LONGEST = ("image_folder", "text"), 64
 # Groups whose options are all values by name, each on or off.
 SWITCHED = ("algorithms", "callbacks", "metrics")
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
@@ -147,7 +147,7 @@ class Dataset:
     def title(self) -> str:
         """The name of the data in names of runs and headings: for files of one's own, that of their folder or file."""
         own = Path(self.path or "").name.partition(".")[0] if self.name in _OWN_FILES else ""
-        return re.sub(r"[^\w-]+", "_", own, flags=re.ASCII).strip("_") or self.name
+        return re.sub(r"[^\w-]+", "_", own, flags=re.ASCII).strip("_")[:_LONGEST] or self.name
 
     @property
     def is_built_in(self) -> bool:

@@ -198,6 +198,7 @@ def test_a_path_selects_the_data_set_that_it_contains(
         (["dataset.path=/data/my photos.tar"], "my_photos"),
         (["dataset.path=s3://bucket/flowers-{000..012}.tar"], "flowers-_000"),
         (["dataset.path=/データ"], "image_folder"),
+        ([f"dataset.path=/data/{'long' * 60}"], "long" * 16),
         (["dataset.path=."], "image_folder"),
         (["dataset=imagenet", "dataset.path=/data/ilsvrc"], "imagenet"),
         (["dataset=shapes"], "shapes"),
