@@ -68,10 +68,13 @@ def test_a_twice_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_th
     run = lost.folder / "runs" / "first"
 
     def is_copied(resumes: int, before: list[str]) -> bool:
-        """Return whether the bucket has the records of so many resumes, and a checkpoint that is not of `before`."""
-        records = "mine/runs/first/metrics.jsonl"
-        steps = [name for name in names(bucket) if "step" in name]
-        return bucket.exists(records) and bucket.cat(records).count(b'"resume"') == resumes and steps[-1:] > before
+        """Return whether the bucket has a run of so many resumes, and a checkpoint that is not of `before`."""
+        present, records = names(bucket), "mine/runs/first/metrics.jsonl"
+        # note: without its config, which is copied last, a run begins anew
+        if not {"config.yaml", "metrics.jsonl"} <= {*present}:
+            return False
+        steps = [name for name in present if "step" in name]
+        return bucket.cat(records).count(b'"resume"') == resumes and steps[-1:] > before
 
     for resumes in (0, 1):
         before = [name for name in names(bucket) if "step" in name][-1:]
