@@ -70,7 +70,7 @@ def test_a_twice_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_th
     def is_copied(resumes: int, before: list[str]) -> bool:
         """Return whether the bucket has a run of so many resumes, and a checkpoint that is not of `before`."""
         present, records = names(bucket), "mine/runs/first/metrics.jsonl"
-        # note: without its config, which is copied last, a run begins anew
+        # note: without its config, which is copied last, a run starts again
         if not {"config.yaml", "metrics.jsonl"} <= {*present}:
             return False
         steps = [name for name in present if "step" in name]
